@@ -1,0 +1,1 @@
+"""The Streamlit application and the command line."""

@@ -1,0 +1,1 @@
+"""Pure functions from a trace or a snapshot to a Plotly figure."""

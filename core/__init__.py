@@ -1,0 +1,1 @@
+"""The glassblock engine: cache, scheduler, execution and trace. Imports no user interface."""

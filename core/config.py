@@ -1,0 +1,154 @@
+"""EngineConfig: the settings of one engine, checked once when they are made.
+
+It does not know the model: `num_blocks` may be left open, and is then derived from `kv_memory`
+(bytes) once a model says how many bytes a block takes.
+"""
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from core.errors import ConfigError
+
+__all__ = ["EngineConfig", "Policy", "PreemptionMode", "Semantics"]
+
+Semantics = Literal["paper", "v1"]
+Policy = Literal["fcfs", "priority"]
+PreemptionMode = Literal["auto", "recompute", "swap"]
+
+_MAX_BLOCK_SIZE = 1024
+_MAX_BLOCKS = 1 << 24
+# vLLM 0.6.2: BlockSpaceManagerV2(watermark=0.01); vLLM v1 has a watermark of 0 by default.
+_WATERMARK = {"paper": 0.01, "v1": 0.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of one engine.
+
+    `prefix_caching` and `watermark` default to what the chosen semantics does: on and 0 in "v1",
+    off and 0.01 in "paper". `num_host_blocks` is the swap space, used in "paper" only.
+
+    Raises:
+        ConfigError: a value out of range, or two settings that exclude each other.
+    """
+
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_memory: int | None = None
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 512
+    semantics: Semantics = "v1"
+    policy: Policy = "fcfs"
+    prefix_caching: bool | None = None
+    watermark: float | None = None
+    chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    reserve_full_prompt: bool = True
+    preemption: PreemptionMode = "auto"
+    num_host_blocks: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(
+                    "choice", name=name, value=getattr(self, name), choices=", ".join(choices)
+                )
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is None and name in _OPTIONAL:
+                continue
+            wrong_type = isinstance(value, bool) or not isinstance(value, (int, float))
+            if wrong_type or not low <= value <= high or (name != "watermark" and value != int(value)):
+                raise ConfigError("range", name=name, value=value, low=low, high=high)
+        self._check_combinations()
+
+    @property
+    def caching(self) -> bool:
+        """Whether full blocks are findable by prefix."""
+        return self.semantics == "v1" if self.prefix_caching is None else self.prefix_caching
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Blocks that admission keeps free: int(watermark x num_blocks), as vLLM rounds."""
+        fraction = _WATERMARK[self.semantics] if self.watermark is None else self.watermark
+        return int(fraction * self.total_blocks)
+
+    @property
+    def total_blocks(self) -> int:
+        """`num_blocks`, once it is known.
+
+        Raises:
+            ConfigError: the pool has no size yet.
+        """
+        if self.num_blocks is None:
+            raise ConfigError("no_pool_size")
+        return self.num_blocks
+
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks that requests can own; "v1" reserves block 0 as the null block."""
+        return self.total_blocks - (self.semantics == "v1")
+
+    def sized(self, block_bytes: int, *, default_blocks: int = 256) -> "EngineConfig":
+        """This configuration with `num_blocks` set.
+
+        Args:
+            block_bytes: bytes of one block over all layers, K and V.
+            default_blocks: the pool when neither `num_blocks` nor `kv_memory` is given.
+
+        Raises:
+            ConfigError: `kv_memory` holds fewer than two blocks.
+        """
+        if self.num_blocks is not None:
+            return self
+        if self.kv_memory is None:
+            return replace(self, num_blocks=default_blocks)
+        num_blocks = self.kv_memory // block_bytes
+        if num_blocks < 2:
+            raise ConfigError("kv_memory_small", kv_memory=self.kv_memory, need=2 * block_bytes)
+        return replace(self, num_blocks=num_blocks, kv_memory=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a trace's header."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "EngineConfig":
+        """The configuration of a trace's header; unknown keys are refused.
+
+        Raises:
+            ConfigError: an unknown key or a bad value.
+        """
+        known = {field.name for field in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise ConfigError("unknown_setting", name=name)
+        return cls(**values)
+
+    def _check_combinations(self) -> None:
+        if self.num_blocks is not None and self.kv_memory is not None:
+            raise ConfigError("two_pool_sizes")
+        if self.preemption == "swap" and self.semantics == "v1":
+            raise ConfigError("swap_needs_paper")
+        if not self.chunked_prefill and self.long_prefill_token_threshold:
+            raise ConfigError("threshold_needs_chunks")
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "semantics": ("paper", "v1"),
+    "policy": ("fcfs", "priority"),
+    "preemption": ("auto", "recompute", "swap"),
+}
+_OPTIONAL = {"num_blocks", "kv_memory", "watermark"}
+_RANGES: dict[str, tuple[float, float]] = {
+    "block_size": (1, _MAX_BLOCK_SIZE),
+    "num_blocks": (2, _MAX_BLOCKS),
+    "kv_memory": (1, 1 << 44),
+    "max_num_seqs": (1, 4096),
+    "max_num_batched_tokens": (1, 1 << 20),
+    "watermark": (0.0, 0.99),
+    "long_prefill_token_threshold": (0, 1 << 20),
+    "num_host_blocks": (0, _MAX_BLOCKS),
+    "seed": (0, (1 << 63) - 1),
+}

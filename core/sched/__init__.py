@@ -1,0 +1,1 @@
+"""Continuous batching: who runs this step, with how many tokens, in which blocks."""

@@ -1,0 +1,1 @@
+"""The trace: every event of a run, the state folded from it, and what is derived from both."""

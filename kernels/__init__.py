@@ -1,0 +1,1 @@
+"""Tensors in, tensors out: writing and reading the paged KV cache."""

@@ -1,0 +1,1 @@
+"""Lessons are data: scenarios, questions and checks played on the real engine."""
