@@ -1,21 +1,26 @@
 """Sentences in the reader's language, from `assets/locale/<language>.toml`.
 
-It owns the lookup and the filling of named values. It does not know who asks: errors, events and
-pages all name a key. A key that a language lacks falls back to English, so a missing translation
-is visible but never fatal; a test keeps the catalogues equal.
+It owns the lookup and the filling of templates. It does not know who asks: errors, events and
+pages all name a key. A key that a language lacks falls back to English; a test keeps the
+catalogues equal.
+
+A template holds `{name}` (the value), `{name|token|tokens}` (the value and the word that fits its
+number) and `{name#4}` (the value's first four characters). `**bold**` marks are left to the
+reader's renderer. The player's JavaScript fills the same templates; a test compares the two.
 """
 
-import string
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LANGUAGES", "catalogue", "sentence"]
+__all__ = ["LANGUAGES", "catalogue", "fill", "sentence"]
 
 LANGUAGES = ("en", "zh")
 _LOCALE = Path(__file__).parents[1] / "assets" / "locale"
+_SLOT = re.compile(r"\{(\w+)(?:\|([^|{}]*)\|([^|{}]*)|#(\d+))?\}")
 
 
 @cache
@@ -23,23 +28,40 @@ def catalogue(lang: str) -> Mapping[str, str]:
     """Every sentence of one language, keys flattened with dots (`error.empty_prompt`)."""
     if lang not in LANGUAGES:
         return catalogue("en")
-    with (_LOCALE / f"{lang}.toml").open("rb") as file:
-        return _flatten(tomllib.load(file))
+    flat: dict[str, str] = {}
+    for path in [_LOCALE / f"{lang}.toml", *sorted(_LOCALE.glob(f"fragments/*.{lang}.toml"))]:
+        with path.open("rb") as file:
+            flat.update(_flatten(tomllib.load(file)))
+    return flat
 
 
 def sentence(key: str, lang: str = "en", /, **values: object) -> str:
-    """The sentence for `key` with its `{named}` values filled in.
+    """The sentence for `key` in `lang`, its values filled in."""
+    return fill(catalogue(lang).get(key) or catalogue("en").get(key) or key, values)
 
-    A value that the caller did not give stays visible as `{name}`: a wrong template must not
-    hide the event that it describes.
+
+def fill(template: str, values: Mapping[str, object]) -> str:
+    """The template with its values.
+
+    A value that is not given stays visible as `{name}`: a wrong template must not hide the event
+    that it describes.
+
+    >>> fill("copies {n|token|tokens} of #{hash#4}", {"n": 1, "hash": "52a7f141"})
+    'copies 1 token of #52a7'
     """
-    template = catalogue(lang).get(key) or catalogue("en").get(key) or key
-    return string.Formatter().vformat(template, (), _Lenient(values))
 
+    def one(match: re.Match[str]) -> str:
+        name, singular, plural, length = match.groups()
+        if name not in values:
+            return "{" + name + "}"
+        value = str(values[name])
+        if length:
+            return value[: int(length)]
+        if singular is None:
+            return value
+        return f"{value} {singular if value == '1' else plural}"
 
-class _Lenient(dict[str, object]):
-    def __missing__(self, key: str) -> str:
-        return "{" + key + "}"
+    return _SLOT.sub(one, template)
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
