@@ -110,6 +110,7 @@ class Sequence:
         block_hashes: hashes of the full blocks so far, filled on demand by `core.cache.hashing`.
         sample_index: which of the request's samples this is; seeds its random numbers.
         texts: text that each output token completed, "" while a character is unfinished.
+        text_end: characters of the text to keep, when a stop string ended it.
     """
 
     seq_id: SeqId
@@ -123,6 +124,7 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    text_end: int | None = None
     finish_reason: FinishReason | None = None
 
     @property
@@ -137,8 +139,8 @@ class Sequence:
 
     @property
     def text(self) -> str:
-        """Generated text."""
-        return "".join(self.texts)
+        """Generated text, without the stop string that ended it."""
+        return "".join(self.texts)[: self.text_end]
 
     def fork(self, seq_id: SeqId, sample_index: int) -> "Sequence":
         """A new sequence with the same history; it shares no mutable state with this one."""
@@ -165,6 +167,8 @@ class Request:
         sequences: live lines of tokens; finished ones move to `finished`.
         num_preemptions: how often its memory was taken away.
         prompt: the text, when there was one.
+        label: a short display name, such as "A".
+        num_forks: sequences made so far beyond the first; names the next one.
         parent_id: the request of which this is one sample ("v1" semantics), else None.
     """
 
@@ -176,6 +180,8 @@ class Request:
     cache_salt: str | None = None
     prompt: str | None = None
     parent_id: str | None = None
+    label: str = ""
+    num_forks: int = 0
     status: Status = Status.WAITING
     sequences: list[Sequence] = field(default_factory=list)
     finished: list[Sequence] = field(default_factory=list)
@@ -195,6 +201,7 @@ class Request:
         cache_salt: str | None = None,
         prompt: str | None = None,
         parent_id: str | None = None,
+        label: str = "",
         sample_index: int = 0,
     ) -> "Request":
         """A waiting request with its first sequence, which bears the request's own id."""
@@ -207,6 +214,7 @@ class Request:
             cache_salt=cache_salt,
             prompt=prompt,
             parent_id=parent_id,
+            label=label or request_id,
         )
         first = Sequence(
             seq_id=SeqId(request_id),

@@ -165,7 +165,7 @@ class BlockShared(Event):
     seq_id: str
     logical_index: int
     ref_count: int
-    by: str  # "prefix", "fork" or "merge"
+    by: str  # "prefix", "fork", "merge" or "swap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ class SequenceDropped(Event):
 class BlockReleased(Event):
     """A table gave up the block.
 
-    Fold: out of the table; ref_count as given; when that is 0, into the free queue behind block
+    Fold: out of the table, if it is still there; ref_count as given; when that is 0, into the free queue behind block
     `after` (-1: at the head), keeping its hash.
     """
 

@@ -249,7 +249,7 @@ class Snapshot:
         request.status = "running"
         self.running.append(event.request_id)
         for seq_id in request.seq_ids:
-            if not event.returning or not self.sequences[seq_id].stored:
+            if not self.sequences[seq_id].stored:
                 self.sequences[seq_id].stored = event.computed_tokens
         self._count_hits(event)
 
@@ -327,9 +327,10 @@ class Snapshot:
 
     def _released(self, event: ev.BlockReleased) -> None:
         table = self.sequences[event.seq_id].table
-        # After a copy-on-write or a merge the entry has been replaced already.
-        if event.logical_index < len(table) and table[event.logical_index] == event.block_id:
-            del table[event.logical_index]
+        if table and table[-1] == event.block_id:
+            table.pop()
+        elif event.block_id in table:  # not after a copy-on-write, which replaced the entry
+            table.remove(event.block_id)
         self.ref_counts[event.block_id] = event.ref_count
         if event.ref_count == 0:
             self._queue.insert_after(event.after, event.block_id)

@@ -1,0 +1,433 @@
+"""Scheduler: who runs this step, with how many tokens, and who has to wait or give way.
+
+There are no phases: every request's stored tokens chase its known tokens, within a budget of
+tokens a step. Running requests come first, in order; when one finds no room, the policy names a
+victim. Swapped requests come next ("paper"), then waiting ones, unless somebody was preempted in
+this step; the first that does not fit stops the line (vLLM 0.33.0, and 0.6.2 for "paper").
+
+It owns the queues. It does not know tensors, text or how tokens are chosen; what happens after
+the forward is in `core.sched.update`.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from core.cache.manager import NO_MATCH, BlockManager, PrefixMatch, SlotPlan
+from core.config import EngineConfig
+from core.errors import InvariantError
+from core.request import FinishReason, Request, Sequence, Status
+from core.sched.output import ScheduledSequence, SchedulerOutput
+from core.sched.policy import choose_victim, make_waiting_queue
+from core.trace import events as ev
+from core.trace.recorder import Recorder
+
+__all__ = ["Scheduler"]
+
+_HERE = "core/sched/scheduler.py:"
+
+
+class _Step:
+    """One step in the making."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.scheduled: dict[str, list[ScheduledSequence]] = {}  # by request id, in order
+        self.copies: dict[str, list[tuple[int, int]]] = {}
+        self.swap_out: list[tuple[int, int]] = []
+        self.swap_in: list[tuple[int, int]] = []
+        self.admitted: list[Request] = []
+        self.preempted: list[Request] = []
+
+
+class Scheduler:
+    """Continuous batching over one block manager.
+
+    Attributes:
+        waiting, running, swapped: the queues; a request is in at most one.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        manager: BlockManager,
+        recorder: Recorder | None = None,
+        *,
+        max_model_len: int = 1 << 30,
+    ) -> None:
+        self.config = config
+        self.manager = manager
+        self.max_model_len = max_model_len
+        self.waiting = make_waiting_queue(config.policy)
+        self.running: list[Request] = []
+        self.swapped: list[Request] = []
+        self.num_steps = 0
+        self._recorder = recorder
+
+    # ------------------------------------------------------------ in and out
+
+    def requests(self) -> Iterator[Request]:
+        """Every unfinished request."""
+        yield from self.waiting
+        yield from self.running
+        yield from self.swapped
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.running) + len(self.swapped)
+
+    def refusal(self, request: Request) -> ev.Reason | None:
+        """Why a request can never run, or None when it can.
+
+        vLLM checks its pool at start against the longest possible request, so that none can block
+        the line for ever; with pools this small each request is checked when it arrives.
+        """
+        length = len(request.prompt_token_ids)
+        if length >= self.max_model_len:
+            return ev.Reason("too_long", {"tokens": length, "limit": self.max_model_len})
+        need, room = self.blocks_at_most(request), self.config.usable_blocks
+        if self.config.semantics == "paper":
+            room -= self.config.watermark_blocks
+        if need > room:
+            return ev.Reason("never_fits", {"need": need, "usable": room, "tokens": length})
+        if not self.config.chunked_prefill and length > self.config.max_num_batched_tokens:
+            budget = self.config.max_num_batched_tokens
+            return ev.Reason("over_budget", {"tokens": length, "budget": budget})
+        if request.params.num_sequences > self.config.max_num_seqs:
+            wanted = request.params.num_sequences
+            return ev.Reason("too_many_sequences", {"wanted": wanted, "limit": self.config.max_num_seqs})
+        return None
+
+    def blocks_at_most(self, request: Request) -> int:
+        """Blocks that the request holds when it has grown to its full length.
+
+        All n sequences share the prompt's full blocks and part after them; the last sampled token
+        of each never gets a slot.
+        """
+        prompt = len(request.prompt_token_ids)
+        end = min(prompt + request.params.max_tokens, self.max_model_len) - 1
+        shared = prompt // self.config.block_size
+        own = self.manager.blocks_for(end) - shared
+        many = self.config.semantics == "paper"
+        return shared + own * (request.params.num_sequences if many else 1)
+
+    def add(self, request: Request, texts: tuple[str, ...] = ()) -> None:
+        """Puts a request that passed `refusal` behind the waiting ones."""
+        self.waiting.add(request)
+        if self._recorder is not None:
+            ids = request.prompt_token_ids
+            params = request.params
+            many = params.num_sequences if self.config.semantics == "paper" else 1
+            reason = ev.Reason("queued", {"prompt": len(ids), "waiting": len(self.waiting)})
+            self._recorder.phase = "check"
+            self._recorder.emit(
+                ev.RequestArrived, _HERE + "add", reason, request.request_id, request.label, ids,
+                texts or ("",) * len(ids), params.max_tokens, many, request.priority,
+                request.arrival,
+            )  # fmt: skip
+
+    # -------------------------------------------------------------- one step
+
+    def schedule(self) -> SchedulerOutput:
+        """Decides one step and allocates its blocks."""
+        self.num_steps += 1
+        step = _Step(self.config.max_num_batched_tokens)
+        self._schedule_running(step)
+        if not step.preempted:
+            self._schedule_swapped(step)
+        if not step.preempted and not self.swapped:
+            self._schedule_waiting(step)
+        return SchedulerOutput(
+            step=self.num_steps,
+            scheduled=tuple([item for items in step.scheduled.values() for item in items]),
+            copies=tuple([pair for pairs in step.copies.values() for pair in pairs]),
+            swap_out=tuple(step.swap_out),
+            swap_in=tuple(step.swap_in),
+            admitted=tuple(step.admitted),
+            preempted=tuple(step.preempted),
+        )
+
+    def _schedule_running(self, step: _Step) -> None:
+        index = 0
+        while index < len(self.running) and step.budget > 0:
+            request = self.running[index]
+            plans = self._plan_or_preempt(request, step)
+            if plans is None:
+                break
+            # A victim before this request in the list has moved it forward.
+            index = self.running.index(request) if step.preempted else index
+            index += 1
+            if plans:
+                self._commit(request, plans, step, plans[0].num_new_tokens)
+
+    def _plan_or_preempt(self, request: Request, step: _Step) -> list[SlotPlan] | None:
+        """Room for the request's next tokens; None when it had to give way itself.
+
+        An empty list means that the budget does not allow it a token in this step.
+        """
+        tokens = self._tokens_for(request, step.budget)
+        if not tokens:
+            return []
+        while (plans := self._plan(request, tokens)) is None:
+            victim = choose_victim(self.config.policy, self.running)
+            self._preempt(victim, step)
+            if victim is request:
+                return None
+        return plans
+
+    def _tokens_for(self, request: Request, budget: int) -> int:
+        """Tokens a sequence of the request for this step, 0 when the budget is spent."""
+        if len(request.sequences) > 1:  # all its sequences append one token, or none does
+            return 1 if len(request.sequences) <= budget else 0
+        seq = request.sequences[0]
+        wanted = len(seq.token_ids) - seq.num_computed_tokens
+        return min(self._capped(wanted), budget) if wanted > 1 else min(wanted, budget)
+
+    def _capped(self, wanted: int) -> int:
+        """`wanted` within the limit for long prompts, which holds while others want to run."""
+        threshold = self.config.long_prefill_token_threshold
+        alone = len(self.running) + len(self.waiting) <= 1
+        return min(wanted, threshold) if threshold and not alone else wanted
+
+    def _plan(self, request: Request, tokens: int) -> list[SlotPlan] | None:
+        seqs = request.sequences
+        if len(seqs) > 1 and self.manager.growth(seqs) > self.manager.pool.num_free:
+            return None
+        plans = []
+        for seq in seqs:
+            plan = self.manager.check_slots(seq, tokens)
+            if plan is None:
+                return None
+            plans.append(plan)
+        return plans
+
+    def _commit(
+        self, request: Request, plans: list[SlotPlan], step: _Step, tokens: int
+    ) -> None:
+        """Allocates what was planned and puts the request's sequences on the step."""
+        items, copies = [], []
+        for plan in plans:
+            if self._recorder is not None:
+                self._report_scheduled(plan, tokens)
+            allocation = self.manager.allocate(plan)
+            if allocation.copy is not None:
+                copies.append(allocation.copy)
+            items.append(self._scheduled(plan, tokens))
+        step.budget -= tokens * len(items)
+        step.scheduled[request.request_id] = items
+        if copies:
+            step.copies[request.request_id] = copies
+
+    def _scheduled(self, plan: SlotPlan, tokens: int) -> ScheduledSequence:
+        seq = plan.seq
+        end = plan.stored + tokens
+        return ScheduledSequence(
+            seq,
+            "decode" if _is_decode(seq, tokens) else "prefill",
+            plan.stored,
+            tokens,
+            self.manager.block_ids(seq),
+            end == len(seq.token_ids),
+        )
+
+    def _schedule_swapped(self, step: _Step) -> None:
+        while self.swapped:
+            request = self.swapped[0]
+            width = len(request.sequences)
+            if width > step.budget or self._num_sequences() + width > self.config.max_num_seqs:
+                break
+            self._phase("allocate")
+            pairs = self.manager.swap_in(
+                request.request_id,
+                request.sequences,
+                keep_free=self.config.watermark_blocks if self.running else 0,
+            )
+            if pairs is None:
+                break
+            self.swapped.pop(0)
+            step.swap_in.extend(pairs)
+            self._admit(request, step, NO_MATCH, queried=0)
+            tokens = self._tokens_for(request, step.budget)
+            plans = self._plan(request, tokens)
+            if plans is None:
+                raise InvariantError(f"{request.request_id} swapped in without room to go on")
+            self._commit(request, plans, step, tokens)
+
+    def _schedule_waiting(self, step: _Step) -> None:
+        room = self.config.max_num_seqs - self._num_sequences()
+        while self.waiting and step.budget > 0:
+            room -= self._width(self.waiting.first())
+            if room < 0 or not self._try_admit(self.waiting.first(), step):
+                break
+
+    def _try_admit(self, request: Request, step: _Step) -> bool:
+        seq = request.sequences[0]
+        match = self.manager.find_prefix(seq)
+        known = len(seq.token_ids)
+        wanted = self._capped(known - match.tokens)
+        if not self.config.chunked_prefill and step.budget < min(
+            wanted, self.config.max_num_batched_tokens
+        ):
+            return False
+        tokens = min(wanted, step.budget)
+        whole = self.config.semantics == "paper"  # room for the whole prompt is taken at once
+        self._phase("check")
+        plan = self.manager.check_slots(
+            seq,
+            known - match.tokens if whole else tokens,
+            match,
+            must_fit=known if self.config.reserve_full_prompt else 0,
+            keep_free=self.config.watermark_blocks if self.running or whole else 0,
+        )
+        if plan is None:
+            return False
+        self.waiting.pop()
+        self._admit(request, step, match, queried=known if self.config.caching else 0)
+        self._commit(request, [plan], step, tokens)
+        return True
+
+    def _admit(self, request: Request, step: _Step, match: PrefixMatch, queried: int) -> None:
+        returning = request.num_preemptions > 0
+        request.transition_to(Status.RUNNING)
+        self.running.append(request)
+        step.admitted.append(request)
+        if self._recorder is not None:
+            self._recorder.phase = "check"
+            stored = match.tokens or request.sequences[0].num_computed_tokens
+            reason = ev.Reason(
+                "returns" if returning else "fits",
+                {"hit": match.tokens, "of": len(request.sequences[0].token_ids)},
+            )
+            fields = (request.request_id, stored, queried, match.tokens, returning)
+            self._recorder.emit(ev.RequestAdmitted, _HERE + "_admit", reason, *fields)
+        if match.tokens:
+            request.sequences[0].num_computed_tokens = match.tokens
+
+    # ------------------------------------------------------------- preemption
+
+    def _preempt(self, victim: Request, step: _Step) -> None:
+        """Takes a running request's memory: swap for a group in "paper", else recompute."""
+        self._unschedule(victim, step)
+        self.running.remove(victim)
+        victim.num_preemptions += 1
+        step.preempted.append(victim)
+        self._phase("allocate")
+        if self._preemption_mode(victim) == "swap":
+            self._swap_out(victim, step)
+        else:
+            self._recompute(victim)
+
+    def _preemption_mode(self, victim: Request) -> Literal["recompute", "swap"]:
+        if len(victim.sequences) > 1:  # its sequences share blocks that a recompute can't restore
+            return "swap"
+        wanted = self.config.preemption == "swap"
+        return "swap" if wanted and self.manager.can_swap_out(victim.sequences) else "recompute"
+
+    def _recompute(self, victim: Request) -> None:
+        victim.transition_to(Status.PREEMPTED)
+        seq = victim.sequences[0]
+        self._report_preempted(victim, "recompute", seq.num_computed_tokens)
+        self.manager.release(seq)
+        seq.num_computed_tokens = 0
+        self.waiting.put_back(victim)
+
+    def _swap_out(self, victim: Request, step: _Step) -> None:
+        if not self.manager.can_swap_out(victim.sequences):
+            reason = ev.Reason("no_swap_space", {"host_blocks": self.config.num_host_blocks})
+            victim.error = "no_swap_space"
+            self.finish(victim, "error", reason)
+            return
+        self._report_preempted(victim, "swap", 0)
+        step.swap_out.extend(self.manager.swap_out(victim.request_id, victim.sequences))
+        victim.transition_to(Status.SWAPPED)
+        self.swapped.append(victim)
+
+    def _unschedule(self, victim: Request, step: _Step) -> None:
+        """Takes back what this step had already given to the victim."""
+        items = step.scheduled.pop(victim.request_id, [])
+        step.budget += sum(item.num_tokens for item in items)
+        step.copies.pop(victim.request_id, None)
+
+    # -------------------------------------------------------------- finishing
+
+    def finish(self, request: Request, finish_reason: FinishReason, reason: ev.Reason) -> None:
+        """Ends a request in any state; everything that it holds goes back to the pool."""
+        self._phase("free")
+        for seq in list(request.sequences):
+            self.finish_sequence(seq, finish_reason)
+        for queue in (self.running, self.swapped, self.waiting):
+            if request in queue:
+                queue.remove(request)
+        request.finish_reason = finish_reason
+        request.transition_to(Status.FINISHED)
+        if self._recorder is not None:
+            fields = (request.request_id, finish_reason)
+            self._recorder.emit(ev.RequestFinished, _HERE + "finish", reason, *fields)
+
+    def finish_sequence(self, seq: Sequence, finish_reason: FinishReason) -> None:
+        """Ends one sequence and releases its blocks; its request goes on."""
+        request = seq.request
+        seq.finish_reason = finish_reason
+        request.sequences.remove(seq)
+        request.finished.append(seq)
+        if self._recorder is not None:
+            fields = (seq.seq_id, finish_reason, seq.num_output_tokens)
+            at = _HERE + "finish_sequence"
+            self._recorder.emit(ev.SequenceFinished, at, ev.Reason(finish_reason), *fields)
+        self.manager.release(seq)
+        self.manager.release_host(seq)
+
+    # -------------------------------------------------------------- reporting
+
+    def _width(self, request: Request) -> int:
+        """Sequences that the request can hold at once."""
+        return request.params.num_sequences if self.config.semantics == "paper" else 1
+
+    def _num_sequences(self) -> int:
+        if self.config.semantics == "v1":
+            return len(self.running)
+        return sum(map(self._width, self.running))
+
+    def _phase(self, phase: ev.Phase) -> None:
+        if self._recorder is not None:
+            self._recorder.phase = phase
+
+    def _report_scheduled(self, plan: SlotPlan, tokens: int) -> None:
+        assert self._recorder is not None
+        self._recorder.phase = "check"
+        kind = "decode" if _is_decode(plan.seq, tokens) else "prefill"
+        self._recorder.emit(
+            ev.RequestScheduled, _HERE + "_commit", self._why_scheduled(plan, tokens, kind),
+            plan.seq.seq_id, tokens, kind, plan.stored,
+        )  # fmt: skip
+        self._recorder.phase = "allocate"
+
+    def _why_scheduled(self, plan: SlotPlan, tokens: int, kind: str) -> ev.Reason:
+        if kind == "prefill":
+            known = len(plan.seq.token_ids)
+            code = "last_chunk" if plan.stored + tokens == known else "chunk"
+            return ev.Reason(code, {"end": plan.stored + tokens, "of": known})
+        block_size = self.config.block_size
+        if plan.grow:
+            return ev.Reason("last_block_full", {"block_size": block_size})
+        block = self.manager.tables[plan.seq.seq_id][plan.stored // block_size]
+        free = block_size - plan.stored % block_size
+        if block.ref_count > 1:
+            return ev.Reason("slot_shared", {"block": block.block_id, "sharers": block.ref_count})
+        return ev.Reason("slot_free", {"block": block.block_id, "free": free})
+
+    def _report_preempted(self, victim: Request, mode: str, tokens: int) -> None:
+        if self._recorder is None:
+            return
+        blocks = {b.block_id for s in victim.sequences for b in self.manager.tables[s.seq_id]}
+        reason = ev.Reason(
+            mode, {"free": self.manager.pool.num_free, "policy": self.config.policy}
+        )
+        fields = (victim.request_id, mode, len(blocks), tokens)
+        self._recorder.emit(ev.RequestPreempted, _HERE + "_preempt", reason, *fields)
+
+
+def _is_decode(seq: Sequence, tokens: int) -> bool:
+    return tokens == 1 and seq.num_output_tokens > 0 and _is_last(seq)
+
+
+def _is_last(seq: Sequence) -> bool:
+    return seq.num_computed_tokens == len(seq.token_ids) - 1
