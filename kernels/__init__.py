@@ -1,1 +1,4 @@
-"""Tensors in, tensors out: writing and reading the paged KV cache."""
+"""Tensors in, tensors out: writing, copying and reading the paged KV cache.
+
+This file stays free of imports: transformers probes for a package of this name.
+"""
