@@ -1,0 +1,219 @@
+"""Runs for the player's tests: the real engine with a runner and a tokenizer made of words."""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from core.config import EngineConfig
+from core.engine import Engine
+from core.request import SamplingParams
+from core.sched.output import Candidate, Sampled, SchedulerOutput, StepResult
+from core.trace import events as ev
+from core.trace.events import Reason
+from core.trace.trace import Trace
+
+__all__ = ["RUNS", "big_run", "header_of", "make_engine", "story_run"]
+
+_WORDS = (
+    "the lamp hummed and a keeper could not sleep; once upon time an island cold with ships that "
+    "pass by night, so he wrote to her of gulls waves wind fog bells stars 灯塔 的 光 照 亮 大海 <b> & \n"
+).split(" ")
+
+
+class WordCodec:
+    """One word a token."""
+
+    def encode(self, text: str, *, chat: bool = False) -> list[int]:
+        words = text.split(" ")
+        for word in words:
+            if word not in _WORDS_BY_NAME:
+                _WORDS_BY_NAME[word] = len(_WORDS_BY_NAME)
+        return [_WORDS_BY_NAME[word] for word in words]
+
+    def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        names = list(_WORDS_BY_NAME)
+        return tuple(f" {names[t % len(names)]}" for t in token_ids)
+
+    def stream(self) -> "WordText":
+        return WordText()
+
+
+class WordText:
+    """A text of words."""
+
+    def push(self, token_id: int) -> str:
+        return WordCodec().pieces([token_id])[0]
+
+    def flush(self) -> str:
+        return ""
+
+    def copy(self) -> "WordText":
+        return WordText()
+
+
+_WORDS_BY_NAME = {word: index for index, word in enumerate(dict.fromkeys(_WORDS))}
+
+
+class WordRunner:
+    """Samples words at random, with a seed."""
+
+    eos_token_ids: frozenset[int] = frozenset()
+    max_model_len = 100_000
+    vocab_size = 100_000
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+
+    def execute(self, output: SchedulerOutput) -> StepResult:
+        samples: dict[Any, tuple[Sampled, ...]] = {}
+        candidates: dict[Any, tuple[Candidate, ...]] = {}
+        for item in output.scheduled:
+            if not item.samples:
+                continue
+            params = item.seq.request.params
+            if params.beam_width > 1:
+                picks = self._random.sample(range(len(_WORDS)), 2 * params.beam_width)
+                scores = sorted((-self._random.random() for _ in picks), reverse=True)
+                candidates[item.seq.seq_id] = tuple(map(Candidate, picks, scores))
+                continue
+            is_first = item.seq.num_output_tokens == 0 and len(item.seq.request.sequences) == 1
+            count = params.n if is_first else 1
+            samples[item.seq.seq_id] = tuple(
+                Sampled(self._random.randrange(len(_WORDS_BY_NAME)), -self._random.random())
+                for _ in range(count)
+            )
+        memory = {"kv_pool": 1 << 33}
+        return StepResult(samples, candidates, {"forward": 0.0125, "sample": 1e-4}, memory)
+
+
+def make_engine(seed: int = 0, **settings: Any) -> Engine:
+    """An engine over words; small pools by default."""
+    values: dict[str, Any] = {"block_size": 4, "num_blocks": 24, "max_num_batched_tokens": 24}
+    config = EngineConfig(**values | settings)
+    model = {"name": "words", "dtype": "none", "device": "cpu"}
+    return Engine(config, WordRunner(seed), WordCodec(), model=model, measured=False)
+
+
+def _finish(engine: Engine) -> Trace:
+    for _ in engine.run(max_steps=400):
+        pass
+    return engine.trace()
+
+
+def _v1_run() -> Trace:
+    engine = make_engine(1)
+    shared = list(range(12))
+    for k in range(7):
+        engine.add_request([*shared, 20 + k], SamplingParams(max_tokens=14))
+    engine.add_request(list(range(400)), SamplingParams(max_tokens=8))
+    for _ in engine.run(max_steps=12):
+        pass
+    engine.add_request([*shared, 40], SamplingParams(max_tokens=5, n=3))
+    engine.add_request([50, 51], SamplingParams(max_tokens=30), request_id="gone")
+    for _ in engine.run(max_steps=3):
+        pass
+    engine.abort("gone")
+    _finish(engine)
+    engine.manager.reset_cache()
+    engine.add_request(shared, SamplingParams(max_tokens=3))
+    return _finish(engine)
+
+
+def _priority_run() -> Trace:
+    engine = make_engine(2, policy="priority", num_blocks=14)
+    for k in range(6):
+        engine.add_request([k, 7, 8, 9, 10], SamplingParams(max_tokens=18), priority=(5 - k) % 3)
+    return _finish(engine)
+
+
+def _paper_run() -> Trace:
+    engine = make_engine(3, semantics="paper", num_blocks=20, preemption="swap", num_host_blocks=30)
+    for k in range(4):
+        engine.add_request([k, 1, 2, 3, 4, 5], SamplingParams(max_tokens=16, n=3))
+    return _finish(engine)
+
+
+def _beam_run() -> Trace:
+    engine = make_engine(4, semantics="paper", num_blocks=40, prefix_caching=True)
+    for k in range(3):
+        engine.add_request([1, 2, 3, 4, 5, 6 + k], SamplingParams(max_tokens=12, beam_width=3))
+    return _finish(engine)
+
+
+RUNS: dict[str, Callable[[], Trace]] = {
+    "v1": _v1_run,
+    "priority": _priority_run,
+    "paper_swap": _paper_run,
+    "beams": _beam_run,
+}
+
+
+def story_run(**settings: Any) -> Trace:
+    """A run worth looking at: samples that share a prompt, copies, Chinese, waiting requests."""
+    values: dict[str, Any] = {"semantics": "paper", "block_size": 16, "num_blocks": 42}
+    values |= {"max_num_batched_tokens": 64, "preemption": "swap", "num_host_blocks": 40}
+    engine = make_engine(5, **values | {"prefix_caching": True} | settings)
+    story = "Write a story about a lighthouse that could not sleep. Once upon a time, on a cold island, the lamp hummed and the keeper had"
+    engine.add_request(story, SamplingParams(max_tokens=40, n=2))
+    engine.add_request("用 一 句话 解释 虚拟 内存 是 什么 。 虚拟 内存 把 程序 看到 的 地址 映射 到", SamplingParams(max_tokens=30))
+    for _ in engine.run(max_steps=6):
+        pass
+    code = 'def fibonacci(n): """Return the n-th number.""" <script>alert(1)</script>'
+    engine.add_request(" ".join([code] * 12), SamplingParams(max_tokens=60))
+    engine.add_request(story, SamplingParams(max_tokens=70, n=2))
+    for _ in engine.run(max_steps=10):
+        pass
+    engine.add_request(" ".join(["a long question about ships"] * 60), SamplingParams(max_tokens=20))
+    engine.add_request(" ".join(["what do gulls say at night"] * 20), SamplingParams(max_tokens=90))
+    return _finish(engine)
+
+
+def big_run(num_events: int, num_blocks: int) -> Iterator[ev.Event]:
+    """A legal run of any size, made without an engine: sequences grow, end and give back."""
+    index, step, block_size = 0, 1, 16
+    free = list(range(num_blocks))
+    live: list[tuple[str, list[int], int]] = []
+    rng = random.Random(0)
+    why, at = Reason("next"), "core/cache/manager.py:allocate"
+
+    def base(phase: str) -> tuple[Any, ...]:
+        nonlocal index
+        index += 1
+        return step, index - 1, phase, at, why
+
+    born = 0
+    while index < num_events:
+        if len(free) < num_blocks // 20 or len(live) > 200:
+            seq, table, _ = live.pop(rng.randrange(len(live)))
+            for logical in range(len(table) - 1, -1, -1):
+                after = free[-1] if free else -1
+                free.append(table[logical])
+                yield ev.BlockReleased(*base("free"), table[logical], seq, logical, 0, after)
+            yield ev.SequenceFinished(*base("free"), seq, "length", 16 * len(table))
+            yield ev.RequestFinished(*base("free"), seq, "length")
+            step += 1
+            continue
+        seq, born = f"r{born}", born + 1
+        tokens = tuple(rng.randrange(50_000) for _ in range(block_size))
+        texts = ("a",) * block_size
+        yield ev.RequestArrived(*base("check"), seq, seq, tokens, texts, 99, 1, 0, float(born))
+        yield ev.RequestAdmitted(*base("check"), seq, 0, 16, 0, False)
+        table = []
+        for logical in range(rng.randrange(10, max(11, num_blocks // 150))):
+            block = free.pop(0) if len(free) < 4096 else free.pop(rng.randrange(16))
+            table.append(block)
+            yield ev.RequestScheduled(*base("check"), seq, 16, "prefill", 16 * logical)
+            yield ev.BlockAllocated(*base("allocate"), block, seq, logical)
+            yield ev.SlotsWritten(*base("write"), seq, block, 0, tokens)
+            yield ev.TokenSampled(*base("sample"), seq, tokens[logical % 16], "a", -0.5)
+            if not free:
+                break
+        live.append((seq, table, 0))
+        step += 1
+
+
+def header_of(trace: Trace) -> dict[str, Any]:
+    """The log's header, with plain values only."""
+    plain: dict[str, Any] = json.loads(json.dumps(trace.header.to_dict()))
+    return plain

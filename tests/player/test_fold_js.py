@@ -1,0 +1,153 @@
+"""What the player's JavaScript holds at every event is what the Python fold holds."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.text import LANGUAGES, catalogue, fill
+from core.trace.delta_log import encode
+from core.trace.explain import explain
+from core.trace.snapshot import Snapshot
+from core.trace.trace import Trace
+from tests.player.runs import RUNS, header_of
+
+_SCRIPT = Path(__file__).with_name("fold.mjs")
+pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+
+
+def node(*arguments: object) -> list[Any]:
+    """The lines that the script prints."""
+    command = ["node", str(_SCRIPT), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@cache
+def run_named(name: str) -> Trace:
+    return RUNS[name]()
+
+
+def write_log(trace: Trace, folder: Path) -> Path:
+    path = folder / "run.gbdl"
+    path.write_bytes(encode(header_of(trace), trace.events))
+    return path
+
+
+def by_id(mapping: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(k): list(v) if isinstance(v, (tuple, list)) else v for k, v in mapping.items()}
+
+
+def plain(snapshot: Snapshot) -> dict[str, Any]:
+    """The Python fold with the names and shapes of the JavaScript one."""
+    state, counters = snapshot.state(), snapshot.counters
+    recent = list(counters.recent)
+    return {
+        "block_tables": by_id(state.block_tables),
+        "host_tables": by_id(state.host_tables),
+        "ref_counts": by_id(state.ref_counts),
+        "free_queue": list(state.free_queue),
+        "cached": by_id(state.cached),
+        "computed": by_id(state.computed),
+        "tokens": by_id(state.tokens),
+        "preemptions": by_id(state.preemptions),
+        "waiting": list(state.waiting),
+        "running": list(state.running),
+        "swapped": list(state.swapped),
+        "slots": by_id({b: s for b, s in enumerate(snapshot.slots) if s}),
+        "host_slots": by_id(snapshot.host_slots),
+        "sampled": counters.sampled,
+        "copies": counters.copies,
+        "evictions": counters.evictions,
+        "preemptions_total": counters.preemptions,
+        "scheduled": snapshot.scheduled_tokens,
+        "num_owned": snapshot.num_owned,
+        "num_cached_free": snapshot.num_cached_free,
+        "written_slots": snapshot.written_slots,
+        "hits_all": [counters.hit, counters.queried],
+        "hits_recent": [sum(h for _, h in recent), sum(q for q, _ in recent)],
+        "hits_returning": [counters.returning_hit, counters.returning_queried],
+    }
+
+
+def python_states(trace: Trace) -> Iterator[dict[str, Any]]:
+    snapshot = Snapshot(trace.header.layout)
+    yield plain(snapshot)
+    for event in trace.events:
+        snapshot.apply(event)
+        yield plain(snapshot)
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("mode", ["states", "seeks"])
+def test_the_javascript_fold_equals_the_python_fold_at_every_event(
+    name: str, mode: str, tmp_path: Path
+) -> None:
+    trace = run_named(name)
+    theirs = node(mode, write_log(trace, tmp_path))
+    ours = list(python_states(trace))
+    assert len(theirs) == len(ours) > 500
+    for position, (javascript, python) in enumerate(zip(theirs, ours, strict=True)):
+        assert javascript == python, f"after {position} events"
+
+
+def test_a_log_that_grows_in_pieces_folds_as_the_whole(tmp_path: Path) -> None:
+    trace = run_named("paper_swap")
+    (grown,) = node("grow", write_log(trace, tmp_path))
+    assert grown == list(python_states(trace))[-1]
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize("name", RUNS)
+def test_the_javascript_sentence_of_each_event_equals_explain(
+    name: str, lang: str, tmp_path: Path
+) -> None:
+    trace = run_named(name)
+    templates = tmp_path / "templates.json"
+    templates.write_text(json.dumps(dict(catalogue(lang))))
+    theirs = node("sentences", write_log(trace, tmp_path), templates)
+    labels = trace.snapshot().labels()
+    assert theirs == [explain(event, labels, lang) for event in trace.events]
+
+
+def test_every_value_reads_the_same_in_both_languages_of_code(tmp_path: Path) -> None:
+    """All fields of all events, floats and lists included, whatever the catalogue uses."""
+    trace = run_named("paper_swap")
+    events = list(trace.events)
+    templates: dict[str, str] = {}
+    for event in events:
+        names = [*type(event).__dataclass_fields__, *event.reason.values, "who", "parent", "child"]
+        templates[f"event.{type(event).__name__}"] = " ".join(f"{{{name}}}" for name in names)
+    path = tmp_path / "templates.json"
+    path.write_text(json.dumps(templates))
+    theirs = node("sentences", write_log(trace, tmp_path), path)
+    from core.trace.explain import sentence_values  # the half of `explain` without a catalogue
+
+    labels = trace.snapshot().labels()
+    ours = [
+        fill(templates[f"event.{type(e).__name__}"], sentence_values(e, labels)) for e in events
+    ]
+    for event, javascript, python in zip(events, theirs, ours, strict=True):
+        if event.reason.values and f"event.{type(event).__name__}" in templates:
+            assert javascript == python
+
+
+def test_templates_are_filled_alike(tmp_path: Path) -> None:
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("copies {n|token|tokens} of #{hash#4}", {"n": 1, "hash": "52a7f141"}),
+        ("{n|token|tokens}, {n|个|个}", {"n": 12}),
+        ("{missing} {missing|a|b} {missing#3}", {}),
+        ("{who} wrote **{text#2}**", {"who": "A·1 <b>", "text": "光😀明"}),
+        ("{a}{b|x|}{名}", {"a": -3, "b": 1, "名": "$&"}),
+        ("{a {b} }{} {a|b} {a#}", {"a": 1, "b": 2}),
+        ("{toString} {constructor|a|b}", {}),
+    ]
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps(cases))
+    assert node("fill", path) == [fill(template, values) for template, values in cases]
