@@ -24,14 +24,18 @@ class BlockPool:
     Args:
         num_blocks: how many blocks there are, the null block included.
         null_block: whether block 0 is reserved, as in vLLM v1.
+
+    Attributes:
+        num_cached_free: free blocks that can still be found by hash.
     """
 
-    __slots__ = ("_cached", "blocks", "free_queue", "num_usable")
+    __slots__ = ("_cached", "blocks", "free_queue", "num_cached_free", "num_usable")
 
     def __init__(self, num_blocks: int, *, null_block: bool) -> None:
         self.blocks = [Block(block_id) for block_id in range(num_blocks)]
         self.free_queue = FreeBlockQueue(self.blocks[int(null_block) :])
         self.num_usable = self.free_queue.num_free
+        self.num_cached_free = 0
         # The common case, one block a hash, needs no second dictionary.
         self._cached: dict[bytes, Block | dict[int, Block]] = {}
 
@@ -73,6 +77,7 @@ class BlockPool:
         for block in blocks:
             if block.ref_count == 0:
                 self.free_queue.remove(block)
+                self.num_cached_free -= block.hash is not None
             block.ref_count += 1
 
     def release(self, blocks: Sequence[Block]) -> tuple[list[Block], list[Block]]:
@@ -94,6 +99,7 @@ class BlockPool:
             self.free_queue.prepend_all(to_head)
         if to_tail:
             self.free_queue.append_all(to_tail)
+            self.num_cached_free += len(to_tail)
         return to_head, to_tail
 
     def find(self, block_hash: bytes) -> Block | None:
@@ -136,6 +142,7 @@ class BlockPool:
             if not known:
                 del self._cached[block.hash]
         block.hash = None
+        self.num_cached_free -= block.ref_count == 0
 
     def reset_cache(self) -> int | None:
         """Drops all hashes; returns how many blocks had one, or None when blocks are in use."""
@@ -170,6 +177,8 @@ class BlockPool:
         sealed = {block.block_id: block.hash for block in self.blocks if block.hash is not None}
         if findable != sealed:
             raise InvariantError(f"hash map and blocks differ\n{self.dump()}")
+        if self.num_cached_free != sum(1 for block in self.free_queue if block.hash):
+            raise InvariantError(f"num_cached_free = {self.num_cached_free}\n{self.dump()}")
 
     def dump(self) -> str:
         """The state in two lines, for an error message."""

@@ -34,7 +34,7 @@ from core.trace.recorder import Recorder
 __all__ = ["NO_MATCH", "Allocation", "BlockManager", "PrefixMatch", "SlotPlan"]
 
 _HERE = "core/cache/manager.py:"
-_NO_REASON = ev.Reason("")
+_RESET = ev.Reason("reset")
 _FREED_CACHED = ev.Reason("freed_cached")
 _FREED_EMPTY = ev.Reason("freed_empty")
 _STILL_SHARED = ev.Reason("still_shared")
@@ -402,7 +402,7 @@ class BlockManager:
         """Drops all hashes; False (and nothing changes) while any block has an owner."""
         count = self.pool.reset_cache()
         if count is not None and self._recorder is not None:
-            self._recorder.emit(ev.PrefixCacheReset, _HERE + "reset_cache", _NO_REASON, count)
+            self._recorder.emit(ev.PrefixCacheReset, _HERE + "reset_cache", _RESET, count)
         return count is not None
 
     # --------------------------------------------------------------- swapping

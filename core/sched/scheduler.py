@@ -44,6 +44,7 @@ class Scheduler:
 
     Attributes:
         waiting, running, swapped: the queues; a request is in at most one.
+        num_preemptions, queried_tokens, hit_tokens: totals; tokens are those of prefix lookups.
     """
 
     def __init__(
@@ -61,6 +62,9 @@ class Scheduler:
         self.running: list[Request] = []
         self.swapped: list[Request] = []
         self.num_steps = 0
+        self.num_preemptions = 0
+        self.queried_tokens = 0
+        self.hit_tokens = 0
         self._recorder = recorder
 
     # ------------------------------------------------------------ in and out
@@ -289,6 +293,8 @@ class Scheduler:
         request.transition_to(Status.RUNNING)
         self.running.append(request)
         step.admitted.append(request)
+        self.queried_tokens += queried
+        self.hit_tokens += match.tokens
         if self._recorder is not None:
             self._recorder.phase = "check"
             stored = match.tokens or request.sequences[0].num_computed_tokens
@@ -308,6 +314,7 @@ class Scheduler:
         self._unschedule(victim, step)
         self.running.remove(victim)
         victim.num_preemptions += 1
+        self.num_preemptions += 1
         step.preempted.append(victim)
         self._phase("allocate")
         if self._preemption_mode(victim) == "swap":
@@ -343,6 +350,8 @@ class Scheduler:
     def _unschedule(self, victim: Request, step: _Step) -> None:
         """Takes back what this step had already given to the victim."""
         items = step.scheduled.pop(victim.request_id, [])
+        for item in items:  # what was sealed for this step will not be written
+            self.manager.forget_unwritten(item.seq)
         step.budget += sum(item.num_tokens for item in items)
         step.copies.pop(victim.request_id, None)
 

@@ -226,7 +226,7 @@ class TokenSampled(Event):
 
 @dataclass(frozen=True, slots=True)
 class SequenceFinished(Event):
-    """A sequence is complete. Fold: it leaves the request's live sequences."""
+    """A sequence is complete. Fold: it leaves the request's live sequences; no host table."""
 
     seq_id: str
     finish_reason: str

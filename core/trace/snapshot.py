@@ -144,9 +144,9 @@ class Snapshot:
         """
         if event.step != self.step:
             self.scheduled_tokens = 0
-        handler = _HANDLERS[type(event)]
         try:
-            handler(self, event)
+            self._check_blocks(event)
+            _HANDLERS[type(event)](self, event)
         except (KeyError, IndexError, ValueError) as error:
             raise TraceError(
                 "event_impossible", index=event.index, type=type(event).__name__, detail=repr(error)
@@ -219,6 +219,12 @@ class Snapshot:
             swapped=tuple(self.swapped),
             preemptions={k: self.requests[k].num_preemptions for k in queued},
         )
+
+    def _check_blocks(self, event: ev.Event) -> None:
+        """Refuses ids outside the pool, which Python would read from the other end."""
+        for name in _BLOCK_FIELDS.get(type(event), ()):
+            if not 0 <= getattr(event, name) < self.layout.num_blocks:
+                raise IndexError(f"{name}={getattr(event, name)}")
 
     # One method an event type, in the order of `core.trace.events`.
 
@@ -300,7 +306,7 @@ class Snapshot:
     def _written(self, event: ev.SlotsWritten) -> None:
         slots = self.slots[event.block_id]
         end = event.offset + len(event.token_ids)
-        if event.offset > len(slots) or end > self.layout.block_size:
+        if not 0 <= event.offset <= len(slots) or end > self.layout.block_size:
             raise ValueError(f"slots {event.offset}..{end} of block {event.block_id}")
         slots[event.offset : end] = event.token_ids
         self.sequences[event.seq_id].stored += len(event.token_ids)
@@ -323,7 +329,13 @@ class Snapshot:
         self._retire(event.seq_id)
 
     def _retire(self, seq_id: str) -> None:
-        self.requests[self.sequences[seq_id].request_id].seq_ids.remove(seq_id)
+        sequence = self.sequences[seq_id]
+        self.requests[sequence.request_id].seq_ids.remove(seq_id)
+        gone, sequence.host_table = sequence.host_table, []
+        if gone:
+            held = {host for other in self.sequences.values() for host in other.host_table}
+            for host in set(gone) - held:
+                self.host_slots.pop(host, None)
 
     def _released(self, event: ev.BlockReleased) -> None:
         table = self.sequences[event.seq_id].table
@@ -370,11 +382,6 @@ class Snapshot:
         for queue in (self.waiting, self.running, self.swapped):
             if event.request_id in queue:
                 queue.remove(event.request_id)
-        for seq_id in request.seq_ids:
-            sequence = self.sequences[seq_id]
-            for host in sequence.host_table:
-                self.host_slots.pop(host, None)
-            sequence.host_table = []
         request.status, request.finish_reason = "finished", event.finish_reason
         request.seq_ids = []
 
@@ -431,6 +438,8 @@ class _IdQueue:
     def insert_after(self, previous: int, block: int) -> None:
         """Puts `block` behind `previous`; -1 is the head."""
         previous = self._ends if previous == -1 else previous
+        if previous < 0:
+            raise ValueError(f"no block {previous}")
         if self._next[block] != -1 or self._next[previous] == -1:
             raise ValueError(f"block {block} behind {previous}")
         following = self._next[previous]
@@ -480,4 +489,14 @@ _HANDLERS: dict[type[ev.Event], Callable[[Snapshot, Any], None]] = {
     ev.PrefixCacheReset: Snapshot._cache_reset,
     ev.StepFailed: Snapshot._nothing,
     ev.StepEnded: Snapshot._step_ended,
+}
+
+_BLOCK_FIELDS: dict[type[ev.Event], tuple[str, ...]] = {
+    ev.BlockAllocated: ("block_id",),
+    ev.BlockEvicted: ("block_id",),
+    ev.BlockShared: ("block_id",),
+    ev.BlockCopied: ("source", "destination"),
+    ev.SlotsWritten: ("block_id",),
+    ev.BlockSealed: ("block_id",),
+    ev.BlockReleased: ("block_id",),
 }

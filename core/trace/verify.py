@@ -1,0 +1,161 @@
+"""verify: re-derives a run's state from its events alone and looks for broken promises.
+
+The promises: reference counts equal table memberships; free, owned and null blocks partition the
+pool; nobody writes to a shared block, unless it was sealed with just these tokens beforehand; no
+slot is written twice without a release; what is written is what the sequence says; a hash names
+one content; the totals equal each StepEnded. It knows nothing of the engine.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from core.cache.hashing import hash_block
+from core.errors import TraceError
+from core.trace import events as ev
+from core.trace.snapshot import Snapshot
+from core.trace.trace import Trace
+
+__all__ = ["Report", "Violation", "verify"]
+
+_MAX_VIOLATIONS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that the event `index` broke."""
+
+    index: int
+    step: int
+    promise: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was looked at and what was found (the first 100 faults)."""
+
+    events: int
+    steps: int
+    violations: tuple[Violation, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise held."""
+        return not self.violations
+
+
+def verify(trace: Trace) -> Report:
+    """Audits a whole trace."""
+    audit = _Audit(trace)
+    violations: list[Violation] = []
+    index = step = 0
+    for event in trace.events:
+        index, step = event.index, event.step
+        for promise, detail in audit.take(event):
+            violations.append(Violation(index, step, promise, detail))
+        if len(violations) >= _MAX_VIOLATIONS or audit.lost:
+            break
+    return Report(len(trace.events), step, tuple(violations[:_MAX_VIOLATIONS]))
+
+
+class _Audit:
+    """The fold, with a question before and after every event."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._snapshot = Snapshot(trace.header.layout)
+        self._contents: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._sealed: dict[int, tuple[int, ...]] = {}  # tokens that a block was sealed with
+        self.lost = False  # the fold can't go on
+
+    def take(self, event: ev.Event) -> Iterator[tuple[str, str]]:
+        """Faults of one event."""
+        if event.index != self._snapshot.index + 1:
+            yield "numbers", f"event {event.index} follows event {self._snapshot.index}"
+        if event.step < self._snapshot.step:
+            yield "numbers", f"step {event.step} follows step {self._snapshot.step}"
+        if isinstance(event, ev.SlotsWritten):
+            yield from self._written(event)
+        elif isinstance(event, ev.BlockSealed):
+            yield from self._seal(event)
+        elif isinstance(event, ev.BlockCopied):
+            yield from self._copied(event)
+        try:
+            self._snapshot.apply(event)
+        except TraceError as error:
+            self.lost = True
+            yield "possible", error.sentence()
+            return
+        if isinstance(event, ev.StepEnded):
+            yield from self._totals(event)
+            yield from self._partition()
+        elif isinstance(event, ev.RequestFinished):
+            yield from self._partition()
+
+    def _written(self, event: ev.SlotsWritten) -> Iterator[tuple[str, str]]:
+        snapshot = self._snapshot
+        sequence = snapshot.sequences.get(event.seq_id)
+        if sequence is None or not 0 <= event.block_id < snapshot.layout.num_blocks:
+            return  # the fold says so
+        refs = snapshot.ref_counts[event.block_id]
+        end = event.offset + len(event.token_ids)
+        sealed = self._sealed.get(event.block_id, ()) if snapshot.hashes[event.block_id] else ()
+        if refs == 0:
+            yield "owner", f"block {event.block_id} is free, {event.seq_id} writes to it"
+        if refs > 1 and sealed[event.offset : end] != event.token_ids:
+            yield "shared", f"{event.seq_id} writes to block {event.block_id}, held {refs} times"
+        if event.offset < len(snapshot.slots[event.block_id]):
+            yield "twice", f"slot {event.offset} of block {event.block_id} is written already"
+        if event.block_id not in sequence.table:
+            yield "owner", f"block {event.block_id} is not in the table of {event.seq_id}"
+        told = sequence.token_ids[sequence.stored : sequence.stored + len(event.token_ids)]
+        if tuple(told) != event.token_ids:
+            yield "content", f"{event.seq_id} stores other tokens than its own"
+
+    def _copied(self, event: ev.BlockCopied) -> Iterator[tuple[str, str]]:
+        snapshot = self._snapshot
+        if 0 <= event.source < snapshot.layout.num_blocks:
+            held = len(snapshot.slots[event.source])
+            if event.tokens > held:
+                yield "content", f"{event.tokens} tokens copied of {held} in block {event.source}"
+
+    def _seal(self, event: ev.BlockSealed) -> Iterator[tuple[str, str]]:
+        self._sealed[event.block_id] = event.token_ids
+        content = (event.parent_hash, event.token_ids)
+        if self._contents.setdefault(event.hash, content) != content:
+            yield "hash", f"hash {event.hash[:8]} names two contents"
+        if event.parent_hash:  # a first block may be salted: its hash can't be derived from tokens
+            try:
+                derived = hash_block(bytes.fromhex(event.parent_hash), event.token_ids).hex()
+            except ValueError:
+                derived = ""
+            if derived != event.hash:
+                yield "hash", f"block {event.block_id} has a hash that its tokens do not give"
+
+    def _totals(self, event: ev.StepEnded) -> Iterator[tuple[str, str]]:
+        snapshot = self._snapshot
+        derived = {
+            "free_blocks": snapshot.num_free,
+            "owned_blocks": snapshot.num_owned,
+            "cached_free_blocks": snapshot.num_cached_free,
+            "written_slots": snapshot.written_slots,
+            "running": len(snapshot.running),
+            "waiting": len(snapshot.waiting),
+            "swapped": len(snapshot.swapped),
+        }
+        for name, value in derived.items():
+            if getattr(event, name) != value:
+                yield "totals", f"{name} is {getattr(event, name)}, the events give {value}"
+
+    def _partition(self) -> Iterator[tuple[str, str]]:
+        snapshot = self._snapshot
+        tables = [sequence.table for sequence in snapshot.sequences.values() if sequence.table]
+        held = Counter(block for table in tables for block in table)
+        for block, refs in enumerate(snapshot.ref_counts):
+            if refs != held[block]:
+                yield "counts", f"block {block} has ref_count {refs}, {held[block]} tables hold it"
+        free = snapshot.free_queue
+        owned = [block for block, refs in enumerate(snapshot.ref_counts) if refs]
+        null = [0] if snapshot.layout.null_block else []
+        if sorted([*free, *owned, *null]) != list(range(snapshot.layout.num_blocks)):
+            yield "partition", "free, owned and null blocks do not make up the pool"
