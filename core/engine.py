@@ -139,6 +139,9 @@ class Engine:
         record: keep a trace; without one nothing can be shown or verified.
         measured: False when the runner's times are simulated.
         title: what the run shows, by language.
+
+    Attributes:
+        num_steps: steps taken so far.
     """
 
     def __init__(
@@ -166,7 +169,7 @@ class Engine:
             self.scheduler, self.recorder, self._streams, runner.eos_token_ids
         )
         self._groups: dict[str, _Group] = {}
-        self._num_steps = 0
+        self.num_steps = 0
         self._num_requests = 0
         self._seconds = 0.0
 
@@ -282,9 +285,9 @@ class Engine:
             KeyboardInterrupt: as it came, after the step's requests were ended.
         """
         started = time.perf_counter()
-        self._num_steps += 1
+        self.num_steps += 1
         if self.recorder is not None:
-            self.recorder.step = self._num_steps
+            self.recorder.step = self.num_steps
         output = self.scheduler.schedule()
         self._refuse_to_stall(output)
         scheduled_at = time.perf_counter()
@@ -303,7 +306,7 @@ class Engine:
         timings["schedule"] = scheduled_at - started
         ended = [r for r in output.preempted if r.status is Status.FINISHED]
         seconds = self._end_step(output, started, timings, memory)
-        return StepRecord(self._num_steps, output, seconds, tuple(finished + ended), error)
+        return StepRecord(self.num_steps, output, seconds, tuple(finished + ended), error)
 
     def run(self, max_steps: int | None = None) -> Iterator[StepRecord]:
         """Steps until every request is finished, or for `max_steps`."""
@@ -398,7 +401,7 @@ class Engine:
         ran = [request for request in requests if request.finish_reason != "rejected"]
         lines = [seq for request in ran for seq in (*request.sequences, *request.finished)]
         return Summary(
-            steps=self._num_steps,
+            steps=self.num_steps,
             prompt_tokens=sum(len(request.prompt_token_ids) for request in ran),
             generated_tokens=sum(seq.num_output_tokens for seq in lines),
             seconds=self._seconds,

@@ -1,0 +1,77 @@
+"""Makes an engine for a loaded model: the one place where settings, model and tensors meet."""
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from core.config import EngineConfig
+from core.engine import Engine
+from core.exec.model import LoadedModel
+from core.exec.runner import ModelRunner, block_bytes
+from kernels.dispatch import Backend
+
+__all__ = ["build_engine", "describe"]
+
+
+def build_engine(
+    loaded: LoadedModel,
+    config: EngineConfig,
+    *,
+    backend: Backend = "auto",
+    record: bool = True,
+    title: Mapping[str, str] | None = None,
+    default_blocks: int = 256,
+) -> Engine:
+    """An engine with its own KV tensors over a shared model.
+
+    Args:
+        config: an open pool size becomes `kv_memory`'s worth of blocks, else `default_blocks`.
+
+    Raises:
+        ConfigError: the memory holds fewer than two blocks.
+    """
+    size = block_bytes(loaded.info, config.block_size)
+    sized = config.sized(size, default_blocks=default_blocks)
+    runner = ModelRunner(loaded, sized, backend=backend)
+    return Engine(
+        sized,
+        runner,
+        loaded.codec,
+        model=describe(loaded) | {"block_bytes": size, "backend": backend},
+        record=record,
+        title=title,
+    )
+
+
+def describe(loaded: LoadedModel) -> dict[str, object]:
+    """What a trace's header says of the model and of what measured its times."""
+    info = loaded.info
+    return {
+        "name": info.name,
+        "architecture": info.architecture,
+        "layers": info.layers,
+        "heads": info.heads,
+        "kv_heads": info.kv_heads,
+        "head_dim": info.head_dim,
+        "vocab": info.vocab_size,
+        "max_model_len": info.max_model_len,
+        "dtype": info.dtype,
+        "device": info.device,
+        "threads": torch.get_num_threads(),
+        "processor": _processor(),
+        "torch": torch.__version__,
+    }
+
+
+def _processor() -> str:
+    """The processor's name; Linux hides it in a file."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} cores"
+    except OSError:
+        pass
+    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
