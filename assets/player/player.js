@@ -1105,7 +1105,7 @@ export function poolLayout(count, blockSize, width, height) {
   const across = Math.ceil(Math.sqrt(blockSize));
   const down = Math.ceil(blockSize / across);
   const layout = { count, across, down };
-  for (let slot = 17; slot >= 4; slot -= 0.5) {
+  for (let slot = 26; slot >= 4; slot -= 0.5) {
     const pitchX = across * slot + 22;
     const pitchY = down * slot + 40;
     const columns = Math.max(1, Math.floor((width - 4) / pitchX));
@@ -1247,9 +1247,12 @@ class PoolCanvas {
     const { context, ratio } = this;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, this.width, this.height);
+    this.badges = [];
+    this.canvas.style.touchAction = this.zoom > 1 ? "none" : "pan-y";
     if (this.pitchX < 6) this.drawPixels(scene);
     else this.drawCells(scene);
     this.drawOutlines(scene);
+    this.drawBadges();
     for (const arrow of scene.arrows) this.drawArrow(arrow, scene);
   }
 
@@ -1297,6 +1300,7 @@ class PoolCanvas {
       isNull: fold.layout.nullBlock && block === 0,
       hash: state.hashes[block] ? fold.log.strings[state.hashes[block] - 1] : "",
       colour: first >= 0 ? ownerColour(theme, first) : INKS[theme].cached,
+      edge: first >= 0 ? alpha(OWNER_TEXT[theme][first % 7], 0.7) : INKS[theme].cachedLine,
       glyph: first >= 0 ? ownerGlyph(first) : "",
       second: owners.second[block] >= 0 ? ownerColour(theme, owners.second[block]) : null,
     };
@@ -1363,7 +1367,7 @@ class PoolCanvas {
       context.fill();
     }
     context.lineWidth = 1.2;
-    context.strokeStyle = look.refs ? look.colour : look.hash ? ink.cachedLine : ink.dash;
+    context.strokeStyle = look.refs || look.hash ? look.edge : ink.dash;
     context.setLineDash(look.refs || look.hash || look.isNull ? [] : [3, 3]);
     context.stroke();
     context.setLineDash([]);
@@ -1371,7 +1375,7 @@ class PoolCanvas {
     this.drawHead(rect, look, grid.head);
     if (look.isNull) this.hatch({ x: x + 3, y: grid.y, w: w - 6, h: h - grid.head - 4 }, ink.slash, 7);
     else this.drawSlots(grid, look, scene);
-    if (look.refs > 1) this.drawShared(rect, look, radius);
+    if (look.refs > 1) this.drawCorner(rect, look, radius);
   }
 
   drawHead({ x, y, w }, look, head) {
@@ -1425,15 +1429,15 @@ class PoolCanvas {
 
   drawWord(word, x, y, size, theme, look) {
     const { context } = this;
-    context.fillStyle = theme === "light" && look.refs && luminance(look.colour) < 0.3 ? "#fff" : "#10131a";
+    context.fillStyle = theme === "light" && look.refs && luminance(look.colour) < 0.18 ? "#fff" : "#10131a";
     if (!look.refs) context.fillStyle = look.ink.text;
     context.font = `${Math.min(13, size / 3.2)}px ${MONO}`;
     context.fillText(clip(word, 5), x + 3, y + size / 2 + 4, size - 6);
   }
 
-  drawShared({ x, y, w }, look, radius) {
+  drawCorner({ x, y, w }, look, radius) {
     const { context } = this;
-    const corner = Math.min(20, w * 0.28);
+    const corner = Math.min(26, w * 0.36);
     context.save();
     context.beginPath();
     context.roundRect(x, y, w, corner + radius, [0, radius, 0, 0]);
@@ -1445,15 +1449,22 @@ class PoolCanvas {
     context.fillStyle = look.second ?? look.colour;
     context.fill();
     context.restore();
-    const size = Math.min(9.5, w * 0.14);
-    context.beginPath();
-    context.arc(x + w - size * 0.6, y + size * 0.6, size, 0, 7);
-    context.fillStyle = look.ink.badge;
-    context.fill();
-    context.fillStyle = look.ink.badgeText;
-    context.font = `700 ${size * 1.25}px ${SANS}`;
+    this.badges.push({ x: x + w - 2, y: y + 2, size: Math.min(9.5, w * 0.14), text: look.refs, ink: look.ink });
+  }
+
+  /** Counts of shared blocks; drawn last, so that no outline crosses a number. */
+  drawBadges() {
+    const { context } = this;
     context.textAlign = "center";
-    context.fillText(look.refs, x + w - size * 0.6, y + size * 1.05);
+    for (const { x, y, size, text, ink } of this.badges) {
+      context.beginPath();
+      context.arc(x, y, size, 0, 7);
+      context.fillStyle = ink.badge;
+      context.fill();
+      context.fillStyle = ink.badgeText;
+      context.font = `700 ${size * 1.25}px ${SANS}`;
+      context.fillText(text, x, y + size * 0.45);
+    }
     context.textAlign = "left";
   }
 
@@ -1667,12 +1678,13 @@ class TimelineCanvas {
     const { markEvent, markKind } = fold.facts;
     context.font = `11px ${SANS}`;
     context.textAlign = "center";
-    const last = [-99, -99, -99, -99];
+    let last = -99;
     for (let k = 0; k < markEvent.length; k++) {
       const kind = markKind.data[k];
-      const x = this.xOf(fold, markEvent.data[k] + 1);
-      if (x - last[kind] < 9) continue;
-      last[kind] = x;
+      const place = this.xOf(fold, markEvent.data[k] + 1);
+      const x = Math.max(place, last + 10); // neighbours move aside, crowds thin out
+      if (x - place > 14) continue;
+      last = x;
       context.fillStyle = INKS[theme][MARK_INKS[kind]];
       context.fillText(MARK_GLYPHS[kind], Math.max(6, Math.min(this.width - 6, x)), 11);
     }
@@ -1709,12 +1721,7 @@ function roundBar(context, x, y, w, h) {
 }
 
 /** The small chart of usage over steps, up to the cursor. */
-function drawUsage(canvas, { fold, theme, position }) {
-  const ratio = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth;
-  const height = canvas.clientHeight;
-  if (canvas.width !== Math.round(width * ratio)) canvas.width = Math.round(width * ratio);
-  if (canvas.height !== Math.round(height * ratio)) canvas.height = Math.round(height * ratio);
+function drawUsage(canvas, { width, height, ratio }, { fold, theme, position }) {
   const context = canvas.getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
@@ -1764,6 +1771,11 @@ function h(tag, attributes = {}, ...children) {
   return node;
 }
 
+/** A count with its thousands set apart. */
+function grouped(count) {
+  return count < 10_000 ? String(count) : count.toLocaleString("en-US");
+}
+
 function setText(node, text) {
   const plain = String(text);
   if (node.textContent !== plain) node.textContent = plain;
@@ -1807,7 +1819,9 @@ const ANIMATION_MS = 240;
 const SETTLE_MS = 400;
 const MOST_SEQUENCES = 24;
 const MOST_CONDENSED = 60;
+const LOGICAL_NODES = 140; // shared by the sequences shown, so that a frame's layout stays cheap
 const MOST_LOGICAL = 24;
+const FEWEST_LOGICAL = 4;
 const TABLE_ROWS = 400;
 
 /** The page's regions; built once, then only changed. */
@@ -1940,9 +1954,11 @@ function buildTransport(regions, player) {
     class: "gb-timeline", tabindex: "0", role: "slider", "aria-label": t("timeline"), "aria-valuemin": 0,
   });
   regions.transport = h("section", { class: "gb-card gb-transport", "aria-label": t("transport") },
-    h("div", { class: "gb-controls" }, h("div", { class: "gb-buttons" }, ...buttons), regions.units, regions.speed,
-      h("div", { class: "gb-pill gb-next" }, regions.nextGo, regions.nextKind), regions.bookmark, regions.bookmarks,
-      regions.helpButton, regions.where),
+    h("div", { class: "gb-controls" }, h("div", { class: "gb-buttons" }, ...buttons),
+      h("div", { class: "gb-options" }, regions.units, regions.speed,
+        h("div", { class: "gb-pill gb-next" }, regions.nextGo, regions.nextKind),
+        regions.bookmark, regions.bookmarks, regions.helpButton),
+      regions.where),
     regions.timeline);
 }
 
@@ -1991,6 +2007,19 @@ function renderRequests(player) {
   for (let k = 0; k < rows; k++) renderSequence(player, nodes[k], views[k], k < MOST_SEQUENCES);
   if (!rows) renderNote(nodes[0], player.t("no_requests"));
   if (hidden > 0) renderNote(nodes[rows], player.t("more_sequences", { n: hidden }));
+  showTouched(player);
+}
+
+/** Scrolls the left card, and nothing else, to the logical block that the event touched. */
+function showTouched({ regions, isPlaying, touched }) {
+  if (isPlaying || touched.size > 4) return;
+  const list = regions.sequences;
+  const node = list.querySelector(".gb-touched");
+  if (!node) return;
+  const box = list.getBoundingClientRect();
+  const { top, bottom } = node.getBoundingClientRect();
+  if (top < box.top) list.scrollTop += top - box.top - 40;
+  else if (bottom > box.bottom) list.scrollTop += bottom - box.bottom + 12;
 }
 
 function countSequences(state) {
@@ -2027,11 +2056,15 @@ function renderSequence(player, node, view, isFull) {
 }
 
 function ownerStyle(theme, number) {
-  return `--own:${OWNERS[theme][number % 7]};--own-text:${OWNER_TEXT[theme][number % 7]}`;
+  const colour = OWNERS[theme][number % 7];
+  const glyph = luminance(colour) < 0.18 ? "#fff" : "#10131a";
+  return `--own:${colour};--own-text:${OWNER_TEXT[theme][number % 7]};--own-glyph:${glyph}`;
 }
 
 function renderLogicalBlocks(player, parent, view) {
-  const first = Math.max(0, view.table.length - MOST_LOGICAL);
+  const share = Math.floor(LOGICAL_NODES / Math.max(1, player.fold.state.sequences.size));
+  const most = Math.max(FEWEST_LOGICAL, Math.min(MOST_LOGICAL, share));
+  const first = Math.max(0, view.table.length - most);
   const lead = first > 0 ? 1 : 0;
   const nodes = sized(parent, view.table.length - first + lead, () => h("div"));
   if (lead) {
@@ -2078,8 +2111,10 @@ function renderPoolHead(player) {
   const { fold, regions, t } = player;
   const { state } = fold;
   const owned = fold.usableBlocks - state.numFree;
-  setText(regions.poolTitle, t("pool_title", { blocks: fold.usableBlocks, slots: fold.layout.blockSize }));
-  setText(regions.poolCounts, t("pool_counts", { owned, cached: state.numCachedFree, free: state.numFree - state.numCachedFree }));
+  setText(regions.poolTitle, t("pool_title", { blocks: grouped(fold.usableBlocks), slots: fold.layout.blockSize }));
+  setText(regions.poolCounts, t("pool_counts", {
+    owned: grouped(owned), cached: grouped(state.numCachedFree), free: grouped(state.numFree - state.numCachedFree),
+  }));
   setAttribute(regions.canvas, "aria-label", `${t("pool")}. ${regions.poolCounts.textContent}`);
   const hosts = [...state.hosts.keys()];
   regions.host.hidden = hosts.length === 0;
@@ -2099,7 +2134,7 @@ function renderHappened(player) {
   setText(regions.source, event ? event.at.replace(":", " · ") : "");
   const [first] = player.unitRange();
   const others = Math.max(0, position - 1 - first);
-  regions.moreButton.hidden = others === 0;
+  regions.moreButton.style.visibility = others ? "visible" : "hidden";
   setText(regions.moreButton, t(player.unit === "phase" ? "more_in_phase" : "more_in_step", { n: others }));
   if (!others) player.isMoreOpen = false;
   regions.more.hidden = !player.isMoreOpen;
@@ -2163,7 +2198,7 @@ function renderFree(player) {
     setAttribute(node, "class", `gb-chip${hash ? " gb-hatched" : ""}${block === null ? " gb-fold" : ""}`);
     if (block === null) node.removeAttribute("data-block");
     else setAttribute(node, "data-block", block);
-    setText(node, block === null ? `+${hidden}` : hash ? `${block} #${hash}` : block);
+    setText(node, block === null ? `+${grouped(hidden)}` : hash ? `${block} #${hash}` : block);
   });
   setText(regions.freeNote, t(state.numFree ? "hatched_note" : "none_free"));
 }
@@ -2175,10 +2210,10 @@ function renderMemory(player) {
   const owned = (fold.usableBlocks - state.numFree) * layout.blockSize;
   const cached = state.numCachedFree * layout.blockSize;
   const parts = [state.ownedSlots, owned - state.ownedSlots, cached, all - owned - cached];
-  setText(regions.memoryTitle, t("memory_title", { slots: all }));
+  setText(regions.memoryTitle, t("memory_title", { slots: grouped(all) }));
   parts.forEach((slots, k) => {
     setAttribute(regions.bar.children[k], "style", `flex-grow:${slots}`);
-    setText(regions.legend.children[k].lastChild, slots);
+    setText(regions.legend.children[k].lastChild, grouped(slots));
   });
   setAttribute(regions.bar, "aria-label", regions.legend.textContent);
   const percent = (share, of) => (of ? `${Math.round((100 * share) / of)} %` : "–");
@@ -2198,7 +2233,9 @@ function renderTransport(player) {
   const steps = facts.stepIds.length;
   const step = position > 0 ? fold.log.steps.data[position - 1] : 0;
   const lastStep = steps ? facts.stepIds.data[steps - 1] : 0;
-  const where = t("where", { step, steps: lastStep, event: position, events: fold.length });
+  const where = t("where", {
+    step, steps: grouped(lastStep), event: grouped(position), events: grouped(fold.length),
+  });
   if (regions.where.dataset.text !== where) {
     regions.where.dataset.text = where;
     regions.where.replaceChildren(...boldParts(where).map(([text, bold]) => (bold ? h("b", {}, text) : text)));
@@ -2246,7 +2283,7 @@ function renderTable(player) {
     const facts = blockFacts(player, block);
     return h("tr", { "data-block": block }, ...[
       block, facts.state, state.refs[block], facts.owners, `${state.filled[block]} / ${layout.blockSize}`,
-      facts.hash.slice(0, 12), facts.text,
+      facts.hash.slice(0, 8), facts.text,
     ].map((value) => h("td", {}, String(value))));
   });
   const table = h("table", {}, h("caption", {}, regions.poolCounts.textContent),
@@ -2426,7 +2463,7 @@ function listenToNames(player) {
     if (event.target === player.regions.canvas) return;
     const node = named(event);
     if (!node) return player.hover(null);
-    if (node.dataset.block !== undefined) player.hover({ block: Number(node.dataset.block) }, event);
+    if (node.dataset.block !== undefined) player.hover({ block: Number(node.dataset.block) }, event, node);
     else player.setHot({ seq: Number(node.dataset.seq) });
   });
   shell.addEventListener("pointerleave", () => player.hover(null));
@@ -2527,7 +2564,11 @@ class Player {
   }
 
   resize() {
-    const { canvasBox, timeline } = this.regions;
+    const { canvasBox, timeline, usage } = this.regions;
+    // Sizes are kept here: reading them while drawing would force a layout each frame.
+    this.usageSize = { width: usage.clientWidth, height: usage.clientHeight, ratio: window.devicePixelRatio || 1 };
+    usage.width = Math.round(usage.clientWidth * this.usageSize.ratio);
+    usage.height = Math.round(usage.clientHeight * this.usageSize.ratio);
     const { clientWidth, clientHeight } = canvasBox;
     if (clientWidth && clientHeight) this.pool.resize(clientWidth, clientHeight, this.fold);
     if (timeline.clientWidth) this.timeline.resize(timeline.clientWidth, timeline.clientHeight);
@@ -2733,7 +2774,7 @@ class Player {
     if (!this.isTable) this.pool.draw(scene);
     const { fold, theme, position, bookmarks } = this;
     if (this.timeline.width) this.timeline.draw({ fold, theme, position, bookmarks, playedTo: position });
-    drawUsage(this.regions.usage, { fold, theme, position });
+    drawUsage(this.regions.usage, this.usageSize, { fold, theme, position });
   }
 
   // -- highlighting
@@ -2742,21 +2783,24 @@ class Player {
     return this.hot.block ?? this.pinned;
   }
 
-  hover(hit, event) {
+  hover(hit, event, anchor = null) {
     this.setHot(hit ? { block: hit.block } : {});
     const { tip, shell } = this.regions;
     tip.hidden = !hit;
     if (!hit) return;
     renderTip(this, hit);
-    this.placeTip(tip, shell.getBoundingClientRect(), event);
+    const { clientX: x, clientY: y } = event;
+    const around = anchor?.getBoundingClientRect() ?? { left: x + 14, top: y - 6, bottom: y + 10 };
+    this.placeTip(tip, shell.getBoundingClientRect(), around);
   }
 
-  placeTip(tip, box, event) {
-    const left = Math.max(4, Math.min(event.clientX - box.left + 14, box.width - tip.offsetWidth - 8));
-    const below = event.clientY - box.top + 16;
+  /** Below what it explains, or above where there is no room. */
+  placeTip(tip, box, { left, top, bottom }) {
+    const x = Math.max(4, Math.min(left - box.left, box.width - tip.offsetWidth - 8));
+    const below = bottom - box.top + 6;
     const fits = below + tip.offsetHeight < box.height;
-    tip.style.left = `${left}px`;
-    tip.style.top = `${fits ? below : Math.max(4, event.clientY - box.top - tip.offsetHeight - 12)}px`;
+    tip.style.left = `${x}px`;
+    tip.style.top = `${fits ? below : Math.max(4, top - box.top - tip.offsetHeight - 6)}px`;
   }
 
   setHot(hot) {
@@ -2795,6 +2839,7 @@ class Player {
 
   drawLines(nodes, block) {
     const { lines, shell, canvas, sequences } = this.regions;
+    if (!nodes.length) return void lines.replaceChildren(); // measuring would force a layout
     const box = shell.getBoundingClientRect();
     const pool = canvas.getBoundingClientRect();
     const list = sequences.getBoundingClientRect();

@@ -15,44 +15,51 @@ from core.trace.trace import Trace
 
 __all__ = ["RUNS", "big_run", "header_of", "make_engine", "story_run"]
 
-_WORDS = (
+_VOCABULARY = (
     "the lamp hummed and a keeper could not sleep; once upon time an island cold with ships that "
-    "pass by night, so he wrote to her of gulls waves wind fog bells stars 灯塔 的 光 照 亮 大海 <b> & \n"
-).split(" ")
+    "pass by night, so he wrote to her of gulls waves wind fog bells stars 灯塔 的 光 照 亮 大海 "
+    "<b> &"
+)
+_STORY = (
+    "Write a story about a lighthouse that could not sleep. "
+    "Once upon a time, on a cold island, the lamp hummed and the keeper had"
+)
+_CHINESE = "用 一 句话 解释 虚拟 内存 是 什么 。 虚拟 内存 把 程序 看到 的 地址 映射 到"
+_CODE = 'def fibonacci(n): """Return the n-th number.""" <script>alert(1)</script>'
 
 
 class WordCodec:
-    """One word a token."""
+    """One word a token; a prompt's new words join the vocabulary."""
+
+    def __init__(self) -> None:
+        self.words = _VOCABULARY.split(" ")
 
     def encode(self, text: str, *, chat: bool = False) -> list[int]:
         words = text.split(" ")
-        for word in words:
-            if word not in _WORDS_BY_NAME:
-                _WORDS_BY_NAME[word] = len(_WORDS_BY_NAME)
-        return [_WORDS_BY_NAME[word] for word in words]
+        self.words += [word for word in dict.fromkeys(words) if word not in self.words]
+        return [self.words.index(word) for word in words]
 
     def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        names = list(_WORDS_BY_NAME)
-        return tuple(f" {names[t % len(names)]}" for t in token_ids)
+        return tuple(f" {self.words[t % len(self.words)]}" for t in token_ids)
 
     def stream(self) -> "WordText":
-        return WordText()
+        return WordText(self)
 
 
 class WordText:
     """A text of words."""
 
+    def __init__(self, codec: WordCodec) -> None:
+        self._codec = codec
+
     def push(self, token_id: int) -> str:
-        return WordCodec().pieces([token_id])[0]
+        return self._codec.pieces([token_id])[0]
 
     def flush(self) -> str:
         return ""
 
     def copy(self) -> "WordText":
-        return WordText()
-
-
-_WORDS_BY_NAME = {word: index for index, word in enumerate(dict.fromkeys(_WORDS))}
+        return self
 
 
 class WordRunner:
@@ -62,7 +69,8 @@ class WordRunner:
     max_model_len = 100_000
     vocab_size = 100_000
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, codec: WordCodec, seed: int = 0) -> None:
+        self._words = codec.words
         self._random = random.Random(seed)
 
     def execute(self, output: SchedulerOutput) -> StepResult:
@@ -73,18 +81,17 @@ class WordRunner:
                 continue
             params = item.seq.request.params
             if params.beam_width > 1:
-                picks = self._random.sample(range(len(_WORDS)), 2 * params.beam_width)
+                picks = self._random.sample(range(len(self._words)), 2 * params.beam_width)
                 scores = sorted((-self._random.random() for _ in picks), reverse=True)
                 candidates[item.seq.seq_id] = tuple(map(Candidate, picks, scores))
                 continue
             is_first = item.seq.num_output_tokens == 0 and len(item.seq.request.sequences) == 1
-            count = params.n if is_first else 1
             samples[item.seq.seq_id] = tuple(
-                Sampled(self._random.randrange(len(_WORDS_BY_NAME)), -self._random.random())
-                for _ in range(count)
+                Sampled(self._random.randrange(len(self._words)), -self._random.random())
+                for _ in range(params.n if is_first else 1)
             )
-        memory = {"kv_pool": 1 << 33}
-        return StepResult(samples, candidates, {"forward": 0.0125, "sample": 1e-4}, memory)
+        timings = {"forward": 0.0125, "sample": 1e-4}
+        return StepResult(samples, candidates, timings, {"kv_pool": 1 << 33})
 
 
 def make_engine(seed: int = 0, **settings: Any) -> Engine:
@@ -92,7 +99,8 @@ def make_engine(seed: int = 0, **settings: Any) -> Engine:
     values: dict[str, Any] = {"block_size": 4, "num_blocks": 24, "max_num_batched_tokens": 24}
     config = EngineConfig(**values | settings)
     model = {"name": "words", "dtype": "none", "device": "cpu"}
-    return Engine(config, WordRunner(seed), WordCodec(), model=model, measured=False)
+    codec = WordCodec()
+    return Engine(config, WordRunner(codec, seed), codec, model=model, measured=False)
 
 
 def _finish(engine: Engine) -> Trace:
@@ -154,17 +162,20 @@ def story_run(**settings: Any) -> Trace:
     values: dict[str, Any] = {"semantics": "paper", "block_size": 16, "num_blocks": 42}
     values |= {"max_num_batched_tokens": 64, "preemption": "swap", "num_host_blocks": 40}
     engine = make_engine(5, **values | {"prefix_caching": True} | settings)
-    story = "Write a story about a lighthouse that could not sleep. Once upon a time, on a cold island, the lamp hummed and the keeper had"
-    engine.add_request(story, SamplingParams(max_tokens=40, n=2))
-    engine.add_request("用 一 句话 解释 虚拟 内存 是 什么 。 虚拟 内存 把 程序 看到 的 地址 映射 到", SamplingParams(max_tokens=30))
+    engine.add_request(_STORY, SamplingParams(max_tokens=40, n=2))
+    engine.add_request(
+        _CHINESE,
+        SamplingParams(max_tokens=30),
+    )
     for _ in engine.run(max_steps=6):
         pass
-    code = 'def fibonacci(n): """Return the n-th number.""" <script>alert(1)</script>'
-    engine.add_request(" ".join([code] * 12), SamplingParams(max_tokens=60))
-    engine.add_request(story, SamplingParams(max_tokens=70, n=2))
+    engine.add_request(" ".join([_CODE] * 12), SamplingParams(max_tokens=60))
+    engine.add_request(_STORY, SamplingParams(max_tokens=70, n=2))
     for _ in engine.run(max_steps=10):
         pass
-    engine.add_request(" ".join(["a long question about ships"] * 60), SamplingParams(max_tokens=20))
+    engine.add_request(
+        " ".join(["a long question about ships"] * 60), SamplingParams(max_tokens=20)
+    )
     engine.add_request(" ".join(["what do gulls say at night"] * 20), SamplingParams(max_tokens=90))
     return _finish(engine)
 
