@@ -126,3 +126,69 @@ def expected_tokens(prompt: Sequence[int], max_tokens: int, sample: int = 0) -> 
         if tokens[-1] == EOS:
             break
     return tokens[len(prompt) :]
+
+
+class SlotMemory:
+    """What a GPU would hold: for every slot of every block the history that was stored there.
+
+    A token's K and V depend on all tokens before it, so a slot holds the whole prefix up to its
+    token: two slots are equal only when a real cache could swap one for the other.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, num_host_blocks: int) -> None:
+        self.block_size = block_size
+        self.device: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
+        self.host: list[list[int | None]] = [[None] * block_size for _ in range(num_host_blocks)]
+
+    def move(
+        self,
+        swap_out: Iterable[tuple[int, int]],
+        swap_in: Iterable[tuple[int, int]],
+        copies: Iterable[tuple[int, int]],
+    ) -> None:
+        """The three moves before a forward, in the order that SchedulerOutput promises."""
+        for block, host in swap_out:
+            self.host[host] = self.device[block].copy()
+        for host, block in swap_in:
+            self.device[block] = self.host[host].copy()
+        for source, destination in copies:
+            self.device[destination] = self.device[source].copy()
+
+    def write(self, table: Sequence[int], token_ids: Sequence[int], start: int, end: int) -> None:
+        """Stores positions start .. end - 1."""
+        for position in range(start, end):
+            block = table[position // self.block_size]
+            self.device[block][position % self.block_size] = _past(token_ids, position)
+
+    def wrong(self, table: Sequence[int], token_ids: Sequence[int], end: int) -> list[int]:
+        """Positions below `end` that do not read back what was stored."""
+        return [
+            position
+            for position in range(end)
+            if self.device[table[position // self.block_size]][position % self.block_size]
+            != _past(token_ids, position)
+        ]
+
+
+def _past(token_ids: Sequence[int], position: int) -> int:
+    return hash(tuple(token_ids[: position + 1]))
+
+
+class MemoryRunner(FakeRunner):
+    """A fake runner that keeps every slot and reads each context back through its table."""
+
+    def __init__(self, config: EngineConfig, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.memory = SlotMemory(config.total_blocks, config.block_size, config.num_host_blocks)
+
+    def execute(self, output: SchedulerOutput) -> StepResult:
+        memory = self.memory
+        memory.move(output.swap_out, output.swap_in, output.copies)
+        for item in output.scheduled:
+            end = item.start + item.num_tokens
+            memory.write(item.block_ids, item.seq.token_ids, item.start, end)
+        for item in output.scheduled:
+            end = item.start + item.num_tokens
+            wrong = memory.wrong(item.block_ids, item.seq.token_ids, end)
+            assert not wrong, f"step {output.step}: {item.seq.seq_id} reads {wrong} wrongly"
+        return super().execute(output)
