@@ -9,6 +9,7 @@ read that no token of the sequence has written; groups partition the sequences.
 It does not know layers or models, and it checks nothing: `kernels.dispatch` does.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,9 @@ __all__ = ["Group", "copy_blocks", "make_groups", "paged_attention", "write_kv"]
 # A group is split when that saves at least so many padded scores; below, the fixed cost of one
 # more group in every layer (about 0.1 ms on a CPU) is larger than what the padding costs.
 _SPLIT_GAIN = 2048
+# Padded slots that a group gathers at most on a CPU: K and V then stay in the processor's cache
+# until attention reads them.
+_CPU_SLOTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class Group:
         seq_lens: `[B]`.
         fresh: no context before this step, so plain causal attention needs no mask.
         masks: additive masks by (window, dtype, query heads per KV head), made on first use.
+        buffers: gathered K and V, written anew by every layer.
     """
 
     shape: tuple[int, int, int]
@@ -47,6 +52,7 @@ class Group:
     seq_lens: Tensor
     fresh: bool
     masks: dict[tuple[int | None, torch.dtype, int], Tensor] = field(default_factory=dict)
+    buffers: dict[tuple[str, int, torch.dtype], Tensor] = field(default_factory=dict)
 
 
 def write_kv(
@@ -80,12 +86,13 @@ def make_groups(
         q_lens: new tokens of each sequence.
         block_size: slots in a block.
     """
+    most = _CPU_SLOTS if block_tables.device.type == "cpu" else sys.maxsize
     starts = [0]
     for q_len in q_lens:
         starts.append(starts[-1] + q_len)
     return tuple(
         _group(members, block_tables, seq_lens, q_lens, starts, block_size)
-        for members in _partition(seq_lens, q_lens)
+        for members in _partition(seq_lens, q_lens, most)
     )
 
 
@@ -120,17 +127,18 @@ def paged_attention(
     return query if output is None else output
 
 
-def _partition(seq_lens: Sequence[int], q_lens: Sequence[int]) -> list[list[int]]:
-    """Sequence indices of each group: similar q_len and seq_len together, decodes apart."""
+def _partition(seq_lens: Sequence[int], q_lens: Sequence[int], most: int) -> list[list[int]]:
+    """Sequence indices of each group: similar lengths together, decodes apart, `most` slots."""
     groups: list[list[int]] = []
     order = sorted(range(len(q_lens)), key=lambda i: (q_lens[i], seq_lens[i]), reverse=True)
     queries = keys = 0
     for place, index in enumerate(order):
         rest = len(order) - place
         q_len, seq_len = q_lens[index], seq_lens[index]
-        saved = rest * (queries * keys - q_len * max(seq_len, 1))
+        saved = rest * (queries * keys - q_len * seq_len)
         wasteful = saved > _SPLIT_GAIN and 2 * q_len * seq_len <= queries * keys
-        if not groups or wasteful or (queries > 1) != (q_len > 1):
+        full = bool(groups) and (len(groups[-1]) + 1) * max(keys, seq_len) > most
+        if not groups or wasteful or full or (queries > 1) != (q_len > 1):
             groups.append([])
             queries, keys = q_len, seq_len
         groups[-1].append(index)
@@ -193,10 +201,8 @@ def _attend(
     window = None if window is None or window >= length else window
     if group.rows is not None:
         query = query.index_select(0, group.rows)
-    keys = key_cache.flatten(0, 1).index_select(0, group.slots)
-    keys = keys.view(batch, length, num_kv_heads, head_dim).transpose(1, 2)  # [B, KV, L, D]
-    values = value_cache.flatten(0, 1).index_select(0, group.slots)
-    values = values.view(batch, length, num_kv_heads, head_dim).transpose(1, 2)
+    keys = _gather(group, "key", key_cache)  # [B, KV, L, D]
+    values = _gather(group, "value", value_cache)  # [B, KV, L, D]
     # Query heads of one KV head become extra queries: [B, KV, Q * per_kv, D]. K and V then need
     # no repetition, and each is read once.
     grouped = query.reshape(batch, queries, num_kv_heads, per_kv, head_dim).transpose(1, 2)
@@ -213,6 +219,23 @@ def _attend(
     out = out.view(batch, num_kv_heads, queries, per_kv, head_dim).transpose(1, 2)
     out = out.reshape(batch * queries, num_heads, head_dim)
     return out if group.kept is None else out.index_select(0, group.kept)
+
+
+def _gather(group: Group, name: str, cache: Tensor) -> Tensor:
+    """A group's contexts, `[B, KV, L, D]`, in a buffer that all layers of the step share.
+
+    New memory in every layer would cost more in page faults than the copy itself.
+    """
+    batch, _, length = group.shape
+    num_kv_heads, head_dim = cache.shape[2:]
+    width = num_kv_heads * head_dim
+    buffer = group.buffers.get((name, width, cache.dtype))
+    if buffer is None:
+        buffer = cache.new_empty(batch * length, width)
+        group.buffers[name, width, cache.dtype] = buffer
+    slots = cache.view(-1, width)  # [num_slots, KV * D]
+    torch.index_select(slots, 0, group.slots, out=buffer)
+    return buffer.view(batch, length, num_kv_heads, head_dim).transpose(1, 2)
 
 
 def _fresh(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float) -> Tensor:

@@ -7,11 +7,13 @@ It does not know requests, blocks or the engine.
 
 import importlib.metadata
 import importlib.util
+import io
 import os
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as transformers_logging
 
 from core.errors import ModelError
-from core.exec import faithful, tune
+from core.exec import faithful, pack, tune
 from core.exec.attention import ATTENTION_NAME
 from core.exec.kv_tensors import KVShape
 from core.exec.tokenizer import TextCodec
@@ -53,13 +55,18 @@ _FAULTS = (
     RuntimeError,
     ImportError,
     IndexError,
+    EOFError,
+    struct.error,
     SafetensorError,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """Facts of a loaded model; `windows` is each layer's sliding window."""
+    """Facts of a loaded model.
+
+    `windows` is each layer's sliding window; `weight_bytes` counts packed copies too.
+    """
 
     name: str
     architecture: str
@@ -141,28 +148,30 @@ def load_model(
         tokenizer = _tokenizer(source)
         model = _weights(source, config, chosen).to(place).eval()
     tell("check")
-    kv_heads, head_dim = faithful.check_model(source.name, model)
-    model.requires_grad_(False)
+    loaded = from_parts(model, tokenizer, name=source.name)
     tell("ready")
-    return LoadedModel(model, tokenizer, _info(source.name, model, kv_heads, head_dim))
+    return loaded
 
 
 def from_parts(model: Any, tokenizer: Any, *, name: str = "model") -> LoadedModel:
-    """A model made in memory, checked as a loaded one is.
+    """A model made in memory, which becomes the engine's: checked and made ready as a loaded one.
 
     Raises:
         ModelError: it can't be run faithfully.
     """
     faithful.check_config(name, model.config)
-    model = model.eval()
+    model = model.eval().requires_grad_(False)
     model.set_attn_implementation(ATTENTION_NAME)
+    packed = pack.pack_linears(model)
     kv_heads, head_dim = faithful.check_model(name, model)
-    return LoadedModel(model, tokenizer, _info(name, model, kv_heads, head_dim))
+    return LoadedModel(model, tokenizer, _info(name, model, kv_heads, head_dim, packed))
 
 
 def _find(name: str | None, tell: Progress) -> _Source:
     if name is None or name == DEFAULT_MODEL:
         return _Source(DEFAULT_MODEL, str(_embedded_folder(tell)), embedded=True)
+    if not name.strip():
+        raise ModelError("model_not_found", name=repr(name))
     path = Path(name).expanduser()
     if name.endswith(".gguf"):
         if not path.is_file():
@@ -173,7 +182,7 @@ def _find(name: str | None, tell: Progress) -> _Source:
             raise ModelError("model_no_config", name=name)
         return _Source(path.resolve().name, str(path))
     looks_like_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or path.exists()
-    if looks_like_path or not name.strip():
+    if looks_like_path:
         raise ModelError("model_not_found", name=name)
     return _Source(name, name, hub=True)
 
@@ -216,7 +225,7 @@ def _embedded_folder(tell: Progress) -> Path:
 
 def _convert(source: _Source, folder: Path) -> None:
     """Writes the GGUF file's model and tokenizer as safetensors, in float32: nothing is lost."""
-    with _quiet():
+    with _quiet(), redirect_stderr(io.StringIO()):  # the reader's own progress bar
         tokenizer = AutoTokenizer.from_pretrained(source.path, **source.options)
         model: Any = AutoModelForCausalLM.from_pretrained(
             source.path, dtype=torch.float32, **source.options
@@ -285,7 +294,7 @@ def _weights(source: _Source, config: Any, dtype: torch.dtype) -> Any:
     return model
 
 
-def _info(name: str, model: Any, kv_heads: int, head_dim: int) -> ModelInfo:
+def _info(name: str, model: Any, kv_heads: int, head_dim: int, packed: int) -> ModelInfo:
     text = model.config.get_text_config(decoder=True)
     parameters = list(model.parameters())
     return ModelInfo(
@@ -302,7 +311,7 @@ def _info(name: str, model: Any, kv_heads: int, head_dim: int) -> ModelInfo:
         device=str(model.device),
         windows=faithful.layer_windows(model.config),
         num_parameters=sum(item.numel() for item in parameters),
-        weight_bytes=sum(item.nbytes for item in parameters),
+        weight_bytes=sum(item.nbytes for item in parameters) + packed,
     )
 
 

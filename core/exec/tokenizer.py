@@ -12,6 +12,7 @@ are characters.
 import codecs
 import json
 import re
+from collections.abc import Sequence
 from copy import copy
 from typing import Any, Protocol
 
@@ -70,7 +71,7 @@ class TextCodec:
         )
         return list(result["input_ids"])
 
-    def decode(self, token_ids: list[int] | tuple[int, ...], *, skip_special: bool = True) -> str:
+    def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Text of all tokens at once."""
         text: str = self._tokenizer.decode(
             list(token_ids),
@@ -85,9 +86,7 @@ class TextCodec:
             return _ByteStream(self, skip_special)
         return _WindowStream(self, skip_special)
 
-    def pieces(
-        self, token_ids: list[int] | tuple[int, ...], *, skip_special: bool = False
-    ) -> tuple[str, ...]:
+    def pieces(self, token_ids: Sequence[int], *, skip_special: bool = False) -> tuple[str, ...]:
         """The text that each token completes; the last one also gets what stays unfinished."""
         if not token_ids:
             return ()
