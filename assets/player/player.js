@@ -705,6 +705,13 @@ function makeHandlers(log, facts, layout) {
     one.retired = true;
     const owner = s.requests.get(facts.sequences[one.number].request);
     if (owner) take(owner.sequences, one.number);
+    const gone = one.hostTable;
+    one.hostTable = [];
+    if (gone.length) {
+      const held = new Set();
+      for (const other of s.sequences.values()) for (const host of other.hostTable) held.add(host);
+      for (const host of gone) if (!held.has(host)) s.hosts.delete(host);
+    }
     forget(s, one);
   };
 
@@ -834,8 +841,6 @@ function makeHandlers(log, facts, layout) {
       for (const queue of [s.waiting, s.running, s.swapped]) take(queue, one.number);
       for (const id of one.sequences) {
         const seq = s.sequences.get(id);
-        for (const host of seq.hostTable) s.hosts.delete(host);
-        seq.hostTable = [];
         seq.retired = true;
         forget(s, seq);
       }

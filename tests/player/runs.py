@@ -142,6 +142,17 @@ def _paper_run() -> Trace:
     return _finish(engine)
 
 
+def _abort_while_swapped_run() -> Trace:
+    """A request that ends in the swap space must give its host blocks back."""
+    engine = make_engine(3, semantics="paper", num_blocks=20, preemption="swap", num_host_blocks=30)
+    for prompt in (_CODE, _STORY, _CODE + " again"):
+        engine.add_request(prompt, SamplingParams(max_tokens=40, n=2, ignore_eos=True))
+    while not engine.scheduler.swapped:
+        engine.step()
+    engine.abort(engine.scheduler.swapped[0].request_id)
+    return _finish(engine)
+
+
 def _beam_run() -> Trace:
     engine = make_engine(4, semantics="paper", num_blocks=40, prefix_caching=True)
     for k in range(3):
@@ -153,6 +164,7 @@ RUNS: dict[str, Callable[[], Trace]] = {
     "v1": _v1_run,
     "priority": _priority_run,
     "paper_swap": _paper_run,
+    "abort_while_swapped": _abort_while_swapped_run,
     "beams": _beam_run,
 }
 
