@@ -95,7 +95,7 @@ def _version() -> str:
 def _add_serve(commands: Any) -> None:
     parser = commands.add_parser("serve", help="open the app in the browser (the default)")
     parser.add_argument(
-        "--port", type=int, help="port on 127.0.0.1 (default: the first free from 8501)"
+        "--port", type=int, help="port on 127.0.0.1 (default: a free one from 8501)"
     )
     parser.add_argument("--model", help="folder, .gguf file or hub id (default: SmolLM2-135M)")
     parser.add_argument("--lang", choices=("en", "zh"), help="language (default: the browser's)")
@@ -393,8 +393,8 @@ def _verify_trace(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**asdict(report), "ok": report.ok, "warning": trace.warning}))
     else:
-        for found in report.violations:
-            print(f"event {found.index}, step {found.step}: {found.promise}: {found.detail}")
+        for fault in report.violations:
+            print(f"event {fault.index}, step {fault.step}: {fault.promise}: {fault.detail}")
         found = (
             f"{len(report.violations)} broken promises"
             if report.violations
@@ -434,12 +434,13 @@ def _serve(options: argparse.Namespace) -> int:
         raise ConfigError("range", name="port", value=options.port, low=1, high=65535)
     from app.serve import serve
 
-    return serve(
+    serve(
         port=options.port,
         model=options.model,
         lang=options.lang,
         open_browser=not options.no_browser,
     )
+    return 0
 
 
 class _Progress:
