@@ -1,0 +1,41 @@
+"""The real model behind live runs. Only the loading thread imports this module: it needs torch."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from core.config import EngineConfig
+from core.engine import Engine
+from core.exec.build import build_engine, describe
+from core.exec.model import LoadedModel, load_model
+from core.exec.runner import block_bytes
+
+__all__ = ["RealBackend"]
+
+
+class RealBackend:
+    """A loaded model, shared by all engines and never changed."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
+        self._threads = torch.get_num_threads()
+        self.facts: Mapping[str, Any] = describe(loaded)
+
+    @classmethod
+    def load(cls, name: str | None, tell: Callable[[str], None]) -> "RealBackend":
+        """Finds and loads the model.
+
+        Raises:
+            ModelError: it can't be found, read or run faithfully.
+        """
+        return cls(load_model(name, progress=tell))
+
+    def block_bytes(self, block_size: int) -> int:
+        """Bytes of one block over all layers."""
+        return block_bytes(self._loaded.info, block_size)
+
+    def build(self, config: EngineConfig, title: Mapping[str, str]) -> Engine:
+        """An engine with its own pool, to be stepped in the calling thread."""
+        torch.set_num_threads(self._threads)  # the count belongs to a thread
+        return build_engine(self._loaded, config, title=title)

@@ -1,0 +1,355 @@
+"""The Explore page: a slim header, the player, and below it texts, files and charts.
+
+It owns the page's order. The player stands inside a fragment, so a growing live run repaints it
+alone. Everything shown comes from a trace; user text is escaped, never markup.
+"""
+
+from html import escape
+from pathlib import Path
+
+import streamlit as st
+
+from app import models, state
+from app.answers import Answer, Line, answers
+from app.live import Progress, Session
+from app.panel import fill_defaults, plan_of, show_panel
+from app.player.component import Cursor, player
+from app.shown import Shown, open_upload, recorded, recorded_names
+from app.state import Say
+from app.theme import LOOKS, css, theme_name
+from core.errors import GlassblockError, LimitError
+from core.text import LANGUAGES, catalogue, sentence
+from core.workload.scenario import Scenario, find_scenario, scenario_names
+
+__all__ = ["show"]
+
+_ICON = Path(__file__).parents[1] / "assets" / "icon.svg"
+_HEIGHT = 786  # the player with its transport fits 1440 x 900 without scrolling the page
+_TICK = 0.4  # seconds between two paintings of a live run
+_MODEL_DELAY = 1.5  # lets the first page's files out before torch is imported
+_LANGUAGE_NAMES = {"en": "English", "zh": "中文"}
+_FILE_TYPES = ["jsonl", "gz"]
+
+
+def show() -> None:
+    """Paints the page."""
+    lang = state.language()
+    say = state.say(lang)
+    st.html(css(theme_name()))
+    try:
+        session = state.registry().session(state.token())
+    except LimitError as fault:
+        _note(fault.sentence(lang), is_error=True)
+        return
+    scenario = _header(session, say, lang)
+    shown = _current(session, scenario.name, lang)
+    _about(scenario, shown, say, lang)
+    _notices(session, lang)
+    _stage(session, scenario.name, lang)
+    _below(session, shown, say, lang)
+    models.shared().start(_MODEL_DELAY)
+
+
+# ------------------------------------------------------------------------------------- header
+
+
+def _header(session: Session, say: Say, lang: str) -> Scenario:
+    with st.container(key="gbx-header", horizontal=True, vertical_alignment="center", gap="small"):
+        st.html(
+            f'<div class="gbx-brand">{_ICON.read_text(encoding="utf-8")}glassblock'
+            f'<span class="gbx-tab">{escape(say("explore"))}</span></div>',
+            width="content",
+        )
+        scenario = _scenario_choice(session, say, lang)
+        _live_button(session, scenario, say, lang)
+        st.space("stretch")
+        _pill(lang)
+        st.selectbox(
+            say("language"), LANGUAGES, index=LANGUAGES.index(lang), key="gbx_lang", width=112,
+            format_func=_LANGUAGE_NAMES.__getitem__, label_visibility="collapsed",
+            on_change=_language_chosen,
+        )  # fmt: skip
+    return scenario
+
+
+def _language_chosen() -> None:
+    st.query_params["lang"] = st.session_state["gbx_lang"]
+
+
+def _scenario_choice(session: Session, say: Say, lang: str) -> Scenario:
+    names = scenario_names()
+    chosen = st.selectbox(
+        say("scenario"), names, key="gbx_scenario", width=270, label_visibility="collapsed",
+        format_func=lambda name: _title(find_scenario(name), lang),
+        on_change=_scenario_chosen, args=(session,),
+    )  # fmt: skip
+    scenario = find_scenario(chosen)
+    if "gbx_block_size" not in st.session_state:
+        fill_defaults(scenario)
+    return scenario
+
+
+def _scenario_chosen(session: Session) -> None:
+    """Shows the chosen scenario's recorded run, and takes its settings for a live one."""
+    fill_defaults(find_scenario(st.session_state["gbx_scenario"]))
+    session.opened, session.warning = None, ""
+    if session.run is not None:
+        session.run.stop()
+        session.run = None
+
+
+def _title(scenario: Scenario, lang: str) -> str:
+    return scenario.title.get(lang) or scenario.title["en"]
+
+
+def _live_button(session: Session, scenario: Scenario, say: Say, lang: str) -> None:
+    if session.run is not None and session.run.is_running:
+        if st.button(say("stop"), key="gbx_stop", type="primary"):
+            session.run.stop()
+            session.run.wait(5)
+            st.rerun()
+        return
+    status = models.shared().status
+    why = status.fault.sentence(lang) if status.fault else say("not_ready")
+    with st.popover(say("run_live"), type="primary", key="gbx_live", on_change="rerun"):
+        pressed, _ = show_panel(scenario, say, is_ready=status.state == "ready", why=why)
+    if pressed and _start(scenario):
+        st.session_state["gbx_close"] = True
+        st.rerun()
+
+
+def _start(scenario: Scenario) -> bool:
+    """Starts what the panel asks for; a fault becomes the page's notice."""
+    backend = models.shared().backend
+    try:
+        if backend is None:
+            return False
+        titles = {lang: sentence("app.own_title", lang) for lang in LANGUAGES}
+        state.registry().start(state.token(), plan_of(scenario, titles), backend)
+    except GlassblockError as fault:
+        state.set_notice(fault)
+    return True
+
+
+def _pill(lang: str) -> None:
+    """The model's state; it asks again every second until the load is over."""
+    waiting = models.shared().status.state in ("idle", "loading")
+    st.fragment(_paint_pill, run_every=1.0 if waiting else None)(lang, waiting)
+
+
+def _paint_pill(lang: str, waiting: bool) -> None:
+    say = state.say(lang)
+    holder = models.shared()
+    status = holder.status
+    if status.state == "ready" and holder.backend is not None:
+        text, kind = _model_line(holder.backend.facts, say, measured=True), "ready"
+    elif status.state == "failed":
+        text, kind = status.fault.sentence(lang) if status.fault else "", "failed"
+    else:
+        text, kind = say("model_loading"), "loading"
+    st.html(
+        f'<div class="gbx-pill gbx-{kind}" data-model="{kind}" role="status" title="{escape(text)}">'
+        f"<i></i><span>{escape(text)}</span></div>",
+        width="content",
+    )
+    if waiting and kind != "loading":
+        st.rerun()
+
+
+def _model_line(facts: object, say: Say, *, measured: bool) -> str:
+    values = facts if isinstance(facts, dict) else {}
+    name = str(values.get("name", "?")).removesuffix("-Instruct")
+    dtype = str(values.get("dtype", "")).replace("bfloat", "bf").replace("float", "fp")
+    device = str(values.get("device", "")).upper()
+    parts = [name, dtype, device, say("measured" if measured else "simulated")]
+    return " · ".join(part for part in parts if part)
+
+
+# ------------------------------------------------------------------------------------- player
+
+
+def _current(session: Session, name: str, lang: str) -> Shown | None:
+    """What the player shows: the live run, else the opened file, else the recorded run."""
+    if session.run is not None and (live := session.run.shown) is not None:
+        return live
+    if session.opened is not None:
+        return session.opened
+    if name not in recorded_names():
+        return None
+    try:
+        return recorded(name)
+    except GlassblockError as fault:
+        _note(fault.sentence(lang), is_error=True)
+        return None
+
+
+def _about(scenario: Scenario, shown: Shown | None, say: Say, lang: str) -> None:
+    if shown is None:
+        st.html(f'<div class="gbx-about">{escape(say("no_recording"))}</div>')
+        return
+    titles = shown.trace.header.title
+    title = str(titles.get(lang) or titles.get("en") or say("untitled"))
+    about = scenario.about.get(lang) or scenario.about["en"] if titles == scenario.title else ""
+    header = shown.trace.header
+    facts = _model_line(dict(header.model), say, measured=header.measured)
+    st.html(
+        f'<div class="gbx-about"><b>{escape(title)}</b> · {escape(say("from_" + shown.source))} · '
+        f"{escape(facts)}<br>{escape(about)}</div>"
+    )
+
+
+def _notices(session: Session, lang: str) -> None:
+    """At most one message: what was just refused, else what befell the run or the file."""
+    notice = state.take_notice()
+    if notice is None and state.registry().was_dropped(state.token()):
+        minutes = round(state.registry().limits.idle_seconds / 60)
+        notice = LimitError("idle_dropped", minutes=minutes)
+    if notice is None and session.run is not None:
+        notice = session.run.fault
+    if notice is not None:
+        _note(notice.sentence(lang), is_error=True)
+    elif session.warning:
+        _note(session.warning, is_error=True)
+
+
+def _stage(session: Session, name: str, lang: str) -> None:
+    """The player, repainted alone while its run grows."""
+    alive = session.run is not None and session.run.is_running
+    st.fragment(_paint_stage, run_every=_TICK if alive else None)(session, name, lang, alive)
+
+
+def _paint_stage(session: Session, name: str, lang: str, was_alive: bool) -> None:
+    say = state.say(lang)
+    state.registry().session(state.token())
+    run = session.run
+    if was_alive and run is not None:
+        st.html(
+            f'<div class="gbx-about" role="status">{escape(_progress(run.progress, say))}</div>'
+        )
+    shown = _current(session, name, lang)
+    if shown is not None:
+        cursor = player(
+            shown.log, key=f"player-{shown.key}", lang=lang, theme="auto", height=_HEIGHT,
+            is_live=shown.is_live,
+        )  # fmt: skip
+        if not was_alive:
+            _charts(shown, cursor, say)
+    if was_alive and (run is None or not run.is_running):
+        st.rerun()
+
+
+def _progress(progress: Progress, say: Say) -> str:
+    return say(
+        "progress", steps=progress.steps, tokens=progress.tokens, seconds=f"{progress.seconds:.1f}"
+    )
+
+
+# -------------------------------------------------------------------------------------- below
+
+
+def _below(session: Session, shown: Shown | None, say: Say, lang: str) -> None:
+    if shown is not None:
+        _texts(shown, say, lang)
+    with st.container(key="gbx-bar", horizontal=True, vertical_alignment="center"):
+        if shown is not None and not shown.is_live:
+            st.download_button(
+                say("download"), lambda: _packed(shown), f"{shown.key}.jsonl.gz",
+                "application/gzip", key="gbx_download", on_click="ignore",
+            )  # fmt: skip
+        with st.popover(say("open_file"), key="gbx_open"):
+            st.file_uploader(
+                say("open_help"), _FILE_TYPES, key="gbx_file", max_upload_size=16,
+                on_change=_file_chosen, args=(session, lang),
+            )  # fmt: skip
+
+
+def _packed(shown: Shown) -> bytes:
+    """The trace as a file's bytes."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.jsonl.gz"
+        shown.trace.save(path)
+        return path.read_bytes()
+
+
+def _file_chosen(session: Session, lang: str) -> None:
+    upload = st.session_state["gbx_file"]
+    if upload is None:
+        return
+    try:
+        opened = open_upload(upload.name, upload.getvalue())
+    except GlassblockError as fault:
+        state.set_notice(fault)
+        return
+    if session.run is not None:
+        session.run.stop()
+        session.run = None
+    session.opened = opened
+    session.warning = opened.trace.warning
+
+
+def _texts(shown: Shown, say: Say, lang: str) -> None:
+    cards = [
+        _card(answer, line, say, lang)
+        for answer in answers(shown.trace.events)
+        for line in answer.lines or [None]
+    ]
+    st.html(
+        f'<div class="gbx-title">{escape(say("answers"))}</div>'
+        f'<div class="gbx-cards">{"".join(cards)}</div>'
+    )
+
+
+def _card(answer: Answer, line: Line | None, say: Say, lang: str) -> str:
+    """One sequence's card, every text of it escaped."""
+    if line is None:
+        reason = answer.refusal
+        values = reason.values if reason else {}
+        text = sentence(f"error.{reason.code}", lang, **values) if reason else ""
+        return _card_html(answer.label, say("end_rejected"), "", text)
+    known = f"app.end_{line.state}" in catalogue("en")
+    end = say(f"end_{line.state}") if known else say("end_running")
+    status = f"{end} · {say('tokens_n', n=line.tokens)}"
+    return _card_html(line.label, status, answer.prompt, line.text or answer.error)
+
+
+def _card_html(label: str, status: str, prompt: str, text: str) -> str:
+    before = f'<p class="gbx-prompt">{escape(prompt)}</p>' if prompt else ""
+    return (
+        f'<div class="gbx-card"><h3>{escape(label)}<span>{escape(status)}</span></h3>'
+        f'{before}<p class="gbx-answer">{escape(text)}</p></div>'
+    )
+
+
+def _charts(shown: Shown, cursor: Cursor | None, say: Say) -> None:
+    """The curves, drawn only when asked for: Plotly's script is larger than all the rest."""
+    if not st.toggle(say("charts"), key="gbx_charts", help=say("charts_help")):
+        return
+    from app.figures import charts
+    from core.trace.metrics import series
+
+    steps, look = series(shown.trace), LOOKS[theme_name()]
+    if not steps:
+        return
+    header, at = shown.trace.header, cursor.step if cursor else None
+
+    def words(key: str) -> str:
+        return say(f"chart.{key}")
+
+    source = charts.provenance(header.model, header.measured, words)
+    figures = {
+        "memory": charts.memory(steps, look, words, at),
+        "requests": charts.requests(steps, look, words, at),
+        "rates": charts.rates(steps, look, words, at, measured_on=source),
+    }
+    for name, figure in figures.items():
+        st.plotly_chart(
+            figure, key=f"gbx_chart_{name}", theme=None, config={"displaylogo": False},
+        )  # fmt: skip
+
+
+def _note(text: str, *, is_error: bool = False) -> None:
+    """One message, as plain text."""
+    kind = "gbx-note gbx-error" if is_error else "gbx-note"
+    st.html(f'<div class="{kind}" role="alert">{escape(text)}</div>')

@@ -1,0 +1,308 @@
+"""Live runs: engines in worker threads, one visitor's apart from another's, all within caps.
+
+It owns every session's run and opened trace, the caps, and the sweep that drops what nobody looks
+at. Pages read a run's trace, log and counters; they never touch its engine. It does not know
+Streamlit, nor torch: a `Backend` makes the engines.
+
+Invariants: at most `Limits.engines` runs are alive; a session has at most one; an ended run holds
+no engine, only what it recorded.
+"""
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from app.models import Backend
+from app.shown import Shown, log_header
+from core.config import EngineConfig
+from core.engine import Engine
+from core.errors import GlassblockError, LimitError, RequestError
+from core.trace.delta_log import DeltaLogWriter
+from core.trace.trace import Trace
+from core.workload.scenario import Arrival, play
+
+__all__ = ["Limits", "Plan", "Progress", "Registry", "Run", "Session", "check_plan"]
+
+_log = logging.getLogger("glassblock")
+State = Literal["running", "done", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Caps of one process. `pool_bytes`, `steps`, `tokens`, `prompts`, `characters` are a run's;
+    `engines` and `sessions` are the process's; `idle_seconds` is a session's.
+    """
+
+    pool_bytes: int = 256 << 20
+    engines: int = 2
+    steps: int = 2000
+    tokens: int = 4096
+    prompts: int = 24
+    characters: int = 8000
+    sessions: int = 200
+    idle_seconds: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run."""
+
+    config: EngineConfig
+    arrivals: tuple[Arrival, ...]
+    title: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is."""
+
+    state: State
+    steps: int
+    tokens: int
+    seconds: float
+
+
+class Run:
+    """One engine at work in its own thread."""
+
+    def __init__(self, plan: Plan, backend: Backend, limits: Limits) -> None:
+        self.key = f"run-{secrets.token_hex(6)}"
+        self.fault: GlassblockError | None = None
+        self._plan, self._backend, self._limits = plan, backend, limits
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._state: State = "running"
+        self._trace: Trace | None = None
+        self._writer: DeltaLogWriter | None = None
+        self._log = b""
+        self._steps = self._tokens = 0
+        self._started = time.monotonic()
+        self._seconds = 0.0
+        self._thread = threading.Thread(target=self._work, name=self.key, daemon=True)
+
+    def start(self) -> None:
+        """Sets the engine to work."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Asks the engine to end after its step."""
+        self._stop.set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the engine is gone."""
+        self._thread.join(timeout)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine is alive."""
+        return self._state == "running"
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        alive = self._state == "running"
+        seconds = time.monotonic() - self._started if alive else self._seconds
+        return Progress(self._state, self._steps, self._tokens, seconds)
+
+    @property
+    def shown(self) -> Shown | None:
+        """What it recorded so far; None before the engine stands."""
+        with self._lock:
+            if self._trace is None or self._writer is None:
+                return None
+            if len(self._writer) != len(self._log):
+                self._log = self._writer.getvalue()
+            return Shown(self.key, self._trace, self._log, "live", self.is_running)
+
+    def _work(self) -> None:
+        state: State = "failed"
+        try:
+            engine = self._backend.build(self._plan.config, self._plan.title)
+            state = self._play(engine)
+        except GlassblockError as fault:
+            self.fault = fault
+        except Exception as fault:
+            _log.exception("a live run failed")
+            self.fault = GlassblockError("run_failed", detail=_line(fault))
+        finally:
+            self._seconds = time.monotonic() - self._started
+            self._state = state
+
+    def _play(self, engine: Engine) -> State:
+        trace = engine.trace()
+        with self._lock:
+            self._trace, self._writer = trace, DeltaLogWriter(log_header(trace.header))
+        seen = 0
+        for _ in play(engine, self._plan.arrivals):
+            seen = self._take(engine, trace, seen)
+            if self._stop.is_set():
+                self._take(engine, trace, seen)
+                return "stopped"
+            if self._over():
+                return "stopped"
+        self._take(engine, trace, seen)
+        return "done"
+
+    def _take(self, engine: Engine, trace: Trace, seen: int) -> int:
+        """Brings new events to the log; returns how many it holds."""
+        summary = engine.summary()
+        with self._lock:
+            assert self._writer is not None
+            self._writer.extend(trace.events.since(seen))
+        self._steps, self._tokens = summary.steps, summary.generated_tokens
+        return len(trace.events)
+
+    def _over(self) -> bool:
+        limits = self._limits
+        if self._steps >= limits.steps:
+            self.fault = LimitError("run_steps", limit=limits.steps)
+        elif self._tokens >= limits.tokens:
+            self.fault = LimitError("run_tokens", limit=limits.tokens)
+        return self.fault is not None
+
+
+@dataclass(slots=True)
+class Session:
+    """What one visitor has here."""
+
+    run: Run | None = None
+    opened: Shown | None = None
+    warning: str = ""
+    seen: float = field(default_factory=time.monotonic)
+
+
+class Registry:
+    """All visitors' runs and traces.
+
+    Args:
+        limits: caps.
+        clock: seconds; a test's own.
+    """
+
+    def __init__(
+        self, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.limits = limits or Limits()
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._sessions: dict[str, Session] = {}
+        self._dropped: set[str] = set()
+        self._sweeper: threading.Thread | None = None
+
+    def session(self, token: str) -> Session:
+        """The visitor's things, made on the first call; marks the visitor as seen.
+
+        Raises:
+            LimitError: too many visitors at once.
+        """
+        with self._lock:
+            found = self._sessions.get(token)
+            if found is None:
+                if len(self._sessions) >= self.limits.sessions:
+                    self.sweep()
+                if len(self._sessions) >= self.limits.sessions:
+                    raise LimitError("sessions_full", limit=self.limits.sessions)
+                found = self._sessions[token] = Session()
+            found.seen = self._clock()
+            return found
+
+    def was_dropped(self, token: str) -> bool:
+        """Whether something of this visitor's was dropped; says so once."""
+        with self._lock:
+            dropped = token in self._dropped
+            self._dropped.discard(token)
+            return dropped
+
+    def start(self, token: str, plan: Plan, backend: Backend) -> Run:
+        """Starts the visitor's run in place of the one before.
+
+        Raises:
+            RequestError: an empty plan or prompt, or settings that exclude each other.
+            LimitError: a cap was met.
+        """
+        check_plan(plan, backend, self.limits)
+        with self._lock:
+            session = self.session(token)
+            if session.run is not None:
+                session.run.stop()
+            others = sum(s.run is not None and s.run.is_running
+                         for s in self._sessions.values() if s is not session)  # fmt: skip
+            mine = session.run is not None and session.run.is_running
+            if others + mine >= self.limits.engines and others >= self.limits.engines:
+                raise LimitError("engines_busy", limit=self.limits.engines)
+            session.run = Run(plan, backend, self.limits)
+            session.opened, session.warning = None, ""
+            session.run.start()
+            return session.run
+
+    def sweep(self) -> int:
+        """Drops what idle visitors hold, and stops their engines; returns how many visitors."""
+        with self._lock:
+            now = self._clock()
+            idle = [
+                token
+                for token, session in self._sessions.items()
+                if now - session.seen > self.limits.idle_seconds
+            ]
+            for token in idle:
+                session = self._sessions.pop(token)
+                if session.run is not None:
+                    session.run.stop()
+                if session.run is not None or session.opened is not None:
+                    self._dropped.add(token)
+            return len(idle)
+
+    def keep_sweeping(self, every: float = 30.0) -> None:
+        """Sweeps in the background from now on; later calls do nothing."""
+        with self._lock:
+            if self._sweeper is None:
+                self._sweeper = threading.Thread(
+                    target=self._sweep_for_ever, args=(every,), name="glassblock-sweep", daemon=True
+                )
+                self._sweeper.start()
+
+    def _sweep_for_ever(self, every: float) -> None:
+        while True:
+            time.sleep(every)
+            self.sweep()
+
+
+def check_plan(plan: Plan, backend: Backend, limits: Limits) -> None:
+    """Refuses what can't run or is too much.
+
+    Raises:
+        RequestError: no prompt, an empty one, or beams in "v1".
+        LimitError: too many prompts, a prompt too long, or a pool too large.
+    """
+    if not plan.arrivals:
+        raise RequestError("empty_prompt")
+    if len(plan.arrivals) > limits.prompts:
+        raise LimitError("prompts_many", count=len(plan.arrivals), limit=limits.prompts)
+    for arrival in plan.arrivals:
+        length = len(arrival.prompt)
+        if not arrival.prompt.strip():
+            raise RequestError("empty_prompt")
+        if length > limits.characters:
+            raise LimitError("prompt_long", length=length, limit=limits.characters)
+        if arrival.params.beam_width > 1 and plan.config.semantics == "v1":
+            raise RequestError("beams_need_paper", width=arrival.params.beam_width)
+    size = backend.block_bytes(plan.config.block_size)
+    host = plan.config.num_host_blocks if plan.config.semantics == "paper" else 0
+    asked = (plan.config.total_blocks + host) * size
+    if asked > limits.pool_bytes:
+        raise LimitError(
+            "pool_large", asked=_mib(asked), limit=limits.pool_bytes >> 20,
+            blocks=max(0, limits.pool_bytes // size - host),
+        )  # fmt: skip
+
+
+def _mib(size: int) -> int:
+    return -(-size >> 20) if size < 0 else (size + (1 << 20) - 1) >> 20
+
+
+def _line(fault: BaseException) -> str:
+    return f"{type(fault).__name__}: {fault}".partition("\n")[0][:200]

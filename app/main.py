@@ -1,0 +1,12 @@
+"""The page's configuration and the navigation: nothing else."""
+
+from pathlib import Path
+
+import streamlit as st
+
+_ICON = Path(__file__).parents[1] / "assets" / "icon.png"
+
+st.set_page_config(page_title="glassblock", page_icon=str(_ICON), layout="wide")
+st.navigation(
+    [st.Page("app_pages/explore.py", title="Explore", default=True)], position="hidden"
+).run()

@@ -1,0 +1,118 @@
+"""What the player can show: a recorded run, an opened file, or a live run's trace, with its log.
+
+It owns reading traces within the app's limits. It does not know Streamlit.
+"""
+
+import gzip
+import json
+import os
+import tempfile
+import zlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from core.errors import LimitError, TraceError
+from core.trace.delta_log import encode
+from core.trace.trace import Header, Trace, load_trace
+from core.workload.scenario import scenario_names
+
+__all__ = ["Shown", "log_header", "open_upload", "recorded", "recorded_names"]
+
+_TRACES = Path(__file__).parents[1] / "assets" / "traces"
+_MAX_UPLOAD = 16 << 20
+_MAX_EXPANDED = 96 << 20
+_MAX_BLOCKS = 1 << 18
+_MAX_HEADER = 1 << 20
+Source = Literal["recorded", "live", "file"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A run with its log; `key` names it for the player."""
+
+    key: str
+    trace: Trace
+    log: bytes
+    source: Source
+    is_live: bool = False
+
+
+def recorded_names() -> list[str]:
+    """Scenarios that come with a recorded run, in teaching order."""
+    return [name for name in scenario_names() if (_TRACES / f"{name}.jsonl.gz").is_file()]
+
+
+@cache
+def recorded(name: str) -> Shown:
+    """The recorded run of a scenario; shared by all visitors.
+
+    Raises:
+        TraceError: the file is damaged.
+    """
+    trace = load_trace(_TRACES / f"{name}.jsonl.gz")
+    return Shown(name, trace, encode(log_header(trace.header), trace.events), "recorded")
+
+
+def open_upload(name: str, data: bytes) -> Shown:
+    """An uploaded trace.
+
+    Raises:
+        LimitError: it is too large, or expands to too much.
+        TraceError: it is no trace, or nothing of it can be read; the message bears `name`.
+    """
+    if len(data) > _MAX_UPLOAD:
+        raise LimitError("upload_large", name=name, limit=_MAX_UPLOAD >> 20)
+    _check_size(name, data)
+    handle, path = tempfile.mkstemp(prefix="glassblock-upload-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        trace = load_trace(path)
+        log = encode(log_header(trace.header), trace.events)
+    except TraceError as fault:
+        values = dict(fault.values)
+        if "path" in values:
+            values["path"] = name  # the visitor's own word, not the server's
+        raise TraceError(fault.code, **values) from fault
+    finally:
+        Path(path).unlink(missing_ok=True)
+    digest = zlib.crc32(data)
+    return Shown(f"file-{digest:08x}-{len(data)}", trace, log, "file")
+
+
+def log_header(header: Header) -> dict[str, Any]:
+    """The log's header, with plain values only."""
+    plain: dict[str, Any] = json.loads(json.dumps(header.to_dict()))
+    return plain
+
+
+def _check_size(name: str, data: bytes) -> None:
+    """Expands the file piece by piece, and reads its header, before anything is built from it."""
+    if data[:2] != b"\x1f\x8b":
+        first = data[:_MAX_HEADER].partition(b"\n")[0]
+    else:
+        first = _first_line_of_gzip(name, data)
+    try:
+        blocks = json.loads(first)["glassblock"]["config"]["num_blocks"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return  # load_trace says what is wrong
+    if isinstance(blocks, int) and blocks > _MAX_BLOCKS:
+        raise LimitError("upload_blocks", name=name, blocks=blocks, limit=_MAX_BLOCKS)
+
+
+def _first_line_of_gzip(name: str, data: bytes) -> bytes:
+    import io
+
+    first, total = b"", 0
+    source: IO[bytes] = gzip.GzipFile(fileobj=io.BytesIO(data))  # type: ignore[assignment]
+    try:
+        while piece := source.read(1 << 20):
+            first = first or piece.partition(b"\n")[0]
+            total += len(piece)
+            if total > _MAX_EXPANDED:
+                raise LimitError("upload_expands", name=name, limit=_MAX_EXPANDED >> 20)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        pass  # a cut file: what can be read is kept, and load_trace warns
+    return first
