@@ -12,7 +12,7 @@ import streamlit as st
 from app import models, state
 from app.answers import Answer, Line, answers
 from app.live import Progress, Session
-from app.panel import fill_defaults, plan_of, show_panel
+from app.panel import plan_of, reset, show_panel
 from app.player.component import Cursor, player
 from app.shown import Shown, open_upload, recorded, recorded_names
 from app.state import Say
@@ -23,8 +23,8 @@ from core.workload.scenario import Scenario, find_scenario, scenario_names
 
 __all__ = ["show"]
 
-_ICON = Path(__file__).parents[1] / "assets" / "icon.svg"
-_HEIGHT = 786  # the player with its transport fits 1440 x 900 without scrolling the page
+_HEIGHT = 770  # the player with its transport fits 1440 x 900 without scrolling the page
+_PATIENCE = 5.0  # seconds that "stop" waits for the engine's step
 _TICK = 0.4  # seconds between two paintings of a live run
 _MODEL_DELAY = 1.5  # lets the first page's files out before torch is imported
 _LANGUAGE_NAMES = {"en": "English", "zh": "中文"}
@@ -56,7 +56,7 @@ def show() -> None:
 def _header(session: Session, say: Say, lang: str) -> Scenario:
     with st.container(key="gbx-header", horizontal=True, vertical_alignment="center", gap="small"):
         st.html(
-            f'<div class="gbx-brand">{_ICON.read_text(encoding="utf-8")}glassblock'
+            '<div class="gbx-brand">glassblock'
             f'<span class="gbx-tab">{escape(say("explore"))}</span></div>',
             width="content",
         )
@@ -83,15 +83,12 @@ def _scenario_choice(session: Session, say: Say, lang: str) -> Scenario:
         format_func=lambda name: _title(find_scenario(name), lang),
         on_change=_scenario_chosen, args=(session,),
     )  # fmt: skip
-    scenario = find_scenario(chosen)
-    if "gbx_block_size" not in st.session_state:
-        fill_defaults(scenario)
-    return scenario
+    return find_scenario(chosen)
 
 
 def _scenario_chosen(session: Session) -> None:
     """Shows the chosen scenario's recorded run, and takes its settings for a live one."""
-    fill_defaults(find_scenario(st.session_state["gbx_scenario"]))
+    reset()
     session.opened, session.warning = None, ""
     if session.run is not None:
         session.run.stop()
@@ -103,32 +100,39 @@ def _title(scenario: Scenario, lang: str) -> str:
 
 
 def _live_button(session: Session, scenario: Scenario, say: Say, lang: str) -> None:
-    if session.run is not None and session.run.is_running:
-        if st.button(say("stop"), key="gbx_stop", type="primary"):
-            session.run.stop()
-            session.run.wait(5)
-            st.rerun()
-        return
+    """The panel, always there so that its settings last; beside it "stop" during a run."""
     status = models.shared().status
+    running = session.run is not None and session.run.is_running
     why = status.fault.sentence(lang) if status.fault else say("not_ready")
+    if running:
+        why = say("still_running")
     with st.popover(say("run_live"), type="primary", key="gbx_live", on_change="rerun"):
-        pressed, _ = show_panel(scenario, say, is_ready=status.state == "ready", why=why)
-    if pressed and _start(scenario):
-        st.session_state["gbx_close"] = True
-        st.rerun()
+        show_panel(
+            scenario, say, _run_pressed, is_ready=status.state == "ready" and not running, why=why
+        )
+    if running:
+        st.button(say("stop"), key="gbx_stop", on_click=_stop_pressed)
 
 
-def _start(scenario: Scenario) -> bool:
-    """Starts what the panel asks for; a fault becomes the page's notice."""
+def _run_pressed() -> None:
+    """Starts what the panel asks for; a fault becomes the page's one message."""
+    st.session_state["gbx_live"] = False
     backend = models.shared().backend
+    if backend is None:
+        return
     try:
-        if backend is None:
-            return False
+        scenario = find_scenario(st.session_state["gbx_scenario"])
         titles = {lang: sentence("app.own_title", lang) for lang in LANGUAGES}
         state.registry().start(state.token(), plan_of(scenario, titles), backend)
     except GlassblockError as fault:
         state.set_notice(fault)
-    return True
+
+
+def _stop_pressed() -> None:
+    run = state.registry().session(state.token()).run
+    if run is not None:
+        run.stop()
+        run.wait(_PATIENCE)
 
 
 def _pill(lang: str) -> None:
@@ -148,7 +152,8 @@ def _paint_pill(lang: str, waiting: bool) -> None:
     else:
         text, kind = say("model_loading"), "loading"
     st.html(
-        f'<div class="gbx-pill gbx-{kind}" data-model="{kind}" role="status" title="{escape(text)}">'
+        f'<div class="gbx-pill gbx-{kind}" data-model="{kind}" role="status"'
+        f' title="{escape(text)}">'
         f"<i></i><span>{escape(text)}</span></div>",
         width="content",
     )
@@ -293,7 +298,7 @@ def _texts(shown: Shown, say: Say, lang: str) -> None:
     cards = [
         _card(answer, line, say, lang)
         for answer in answers(shown.trace.events)
-        for line in answer.lines or [None]
+        for line in (answer.lines or (None,))
     ]
     st.html(
         f'<div class="gbx-title">{escape(say("answers"))}</div>'

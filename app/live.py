@@ -28,13 +28,16 @@ from core.workload.scenario import Arrival, play
 __all__ = ["Limits", "Plan", "Progress", "Registry", "Run", "Session", "check_plan"]
 
 _log = logging.getLogger("glassblock")
+_PATIENCE = 10.0  # seconds that a new run waits for the one that it replaces
 State = Literal["running", "done", "stopped", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Caps of one process. `pool_bytes`, `steps`, `tokens`, `prompts`, `characters` are a run's;
-    `engines` and `sessions` are the process's; `idle_seconds` is a session's.
+    """Caps.
+
+    `pool_bytes`, `steps`, `tokens`, `prompts` and `characters` are a run's, `engines` and
+    `sessions` the process's, `idle_seconds` a session's.
     """
 
     pool_bytes: int = 256 << 20
@@ -229,10 +232,9 @@ class Registry:
             session = self.session(token)
             if session.run is not None:
                 session.run.stop()
-            others = sum(s.run is not None and s.run.is_running
-                         for s in self._sessions.values() if s is not session)  # fmt: skip
-            mine = session.run is not None and session.run.is_running
-            if others + mine >= self.limits.engines and others >= self.limits.engines:
+                session.run.wait(_PATIENCE)  # one visitor, one engine
+            alive = sum(s.run is not None and s.run.is_running for s in self._sessions.values())
+            if alive >= self.limits.engines:
                 raise LimitError("engines_busy", limit=self.limits.engines)
             session.run = Run(plan, backend, self.limits)
             session.opened, session.warning = None, ""
@@ -301,7 +303,7 @@ def check_plan(plan: Plan, backend: Backend, limits: Limits) -> None:
 
 
 def _mib(size: int) -> int:
-    return -(-size >> 20) if size < 0 else (size + (1 << 20) - 1) >> 20
+    return -(-size // (1 << 20))
 
 
 def _line(fault: BaseException) -> str:

@@ -1,10 +1,13 @@
 """The panel "Run it live": prompts, settings, and the plan that they make.
 
 It owns the widgets' keys and their defaults. It starts nothing: `plan_of` is for the caller.
+
+NOTE: a reset gives every widget a new key. Setting `st.session_state` instead would not reach a
+number field in a closed popover: it is mounted later, with the value that its element carries.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import streamlit as st
@@ -15,7 +18,7 @@ from core.errors import ConfigError
 from core.request import SamplingParams
 from core.workload.scenario import Arrival, Scenario
 
-__all__ = ["arrivals_of", "fill_defaults", "plan_of", "show_panel"]
+__all__ = ["arrivals_of", "plan_of", "reset", "show_panel", "widget_key"]
 
 _AT_STEP = re.compile(r"@(\d{1,5})\s+")
 _ENGINE_RANGES = {
@@ -24,6 +27,11 @@ _ENGINE_RANGES = {
     "max_num_seqs": (1, 64),
     "max_num_batched_tokens": (1, 4096),
 }
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "semantics": ("v1", "paper"),
+    "policy": ("fcfs", "priority"),
+    "prefix_caching": (True, False),
+}
 _PARAM_RANGES: dict[str, tuple[float, float]] = {
     "max_tokens": (1, 512),
     "n": (1, 8),
@@ -31,77 +39,67 @@ _PARAM_RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 2.0),
     "seed": (0, 2**31 - 1),
 }
-_SEMANTICS = ("v1", "paper")
-_POLICIES = ("fcfs", "priority")
 _DEFAULT_BLOCKS = 64
 _DEFAULT_TOKENS = 48
 
 
-def fill_defaults(scenario: Scenario) -> None:
-    """Sets every widget to what the scenario says."""
-    config = scenario.config
-    state = st.session_state
-    for name in _ENGINE_RANGES:
-        state[_key(name)] = getattr(config, name) or _DEFAULT_BLOCKS
-    state[_key("semantics")] = config.semantics
-    state[_key("policy")] = config.policy
-    state[_key("prefix_caching")] = config.caching
-    for name in _PARAM_RANGES:
-        state[_key(name)] = None
+def reset() -> None:
+    """Every setting becomes the scenario's again when the panel is shown next."""
+    st.session_state["gbx_version"] = st.session_state.get("gbx_version", 0) + 1
 
 
-def show_panel(scenario: Scenario, say: Say, *, is_ready: bool, why: str) -> tuple[bool, bool]:
+def show_panel(
+    scenario: Scenario, say: Say, on_run: Callable[[], None], *, is_ready: bool, why: str
+) -> None:
     """The panel's widgets.
 
     Args:
-        is_ready: whether a run can start; else `why` says why not.
-
-    Returns:
-        Whether "run" was pressed, and whether "reset" was.
+        scenario: whose settings are the defaults.
+        say: words in the visitor's language.
+        on_run: called when "run" was pressed, with all values in the session's state.
+        is_ready: whether a run can start.
+        why: it can't.
     """
     st.segmented_control(
-        say("source"), ["scenario", "own"], key=_key("source"), required=True,
-        default="scenario", format_func=lambda name: say(f"source_{name}"),
-        label_visibility="collapsed",
+        say("source"), ["scenario", "own"], key="gbx_source", required=True, default="scenario",
+        format_func=lambda name: say(f"source_{name}"), label_visibility="collapsed",
     )  # fmt: skip
     with st.form("gbx_form", border=False):
-        if st.session_state.get(_key("source")) == "own":
+        if st.session_state.get("gbx_source") == "own":
             st.text_area(
-                say("prompts"), key=_key("prompts"), height=110, help=say("prompts_help"),
+                say("prompts"), key="gbx_prompts", height=110, help=say("prompts_help"),
                 placeholder=say("prompts_placeholder"),
             )  # fmt: skip
-        _engine_fields(say)
+        _engine_fields(scenario, say)
         _param_fields(say)
         if not is_ready:
             st.caption(why)
         with st.container(horizontal=True):
-            run = st.form_submit_button(
-                say("run"), type="primary", disabled=not is_ready, key=_key("run")
+            st.form_submit_button(
+                say("run"), type="primary", disabled=not is_ready, key="gbx_run", on_click=on_run
             )
-            reset = st.form_submit_button(
-                say("reset"), key=_key("reset"), on_click=fill_defaults, args=(scenario,)
-            )
-    return run, reset
+            st.form_submit_button(say("reset"), key="gbx_reset", on_click=reset)
 
 
 def plan_of(scenario: Scenario, title: Mapping[str, str]) -> Plan:
-    """What the widgets ask for.
+    """What the widgets ask for; `title` is of a run of the visitor's own prompts.
 
     Raises:
         ConfigError: settings that can't work.
     """
     state = st.session_state
     engine: dict[str, Any] = {name: _number(name) for name in _ENGINE_RANGES}
-    engine |= {name: state[_key(name)] for name in ("semantics", "policy", "prefix_caching")}
+    engine |= {name: state[widget_key(name)] for name in _CHOICES}
+    engine["kv_memory"] = None
     if engine["semantics"] == "v1" and scenario.config.preemption == "swap":
         engine["preemption"] = "auto"
-    engine["kv_memory"] = None
-    params = {name: state[_key(name)] for name in _PARAM_RANGES if state[_key(name)] is not None}
+    asked = {name: state[widget_key(name)] for name in _PARAM_RANGES}
+    params = {name: value for name, value in asked.items() if value is not None}
     changed = scenario.with_changes(engine, params)
-    if state.get(_key("source")) != "own":
+    if state.get("gbx_source") != "own":
         return Plan(changed.config, changed.arrivals, scenario.title)
     own = SamplingParams(**({"max_tokens": _DEFAULT_TOKENS} | params))
-    return Plan(changed.config, arrivals_of(state.get(_key("prompts")) or "", own), title)
+    return Plan(changed.config, arrivals_of(state.get("gbx_prompts") or "", own), title)
 
 
 def arrivals_of(text: str, params: SamplingParams) -> tuple[Arrival, ...]:
@@ -120,47 +118,47 @@ def arrivals_of(text: str, params: SamplingParams) -> tuple[Arrival, ...]:
     return tuple(arrivals)
 
 
-def _engine_fields(say: Say) -> None:
-    columns = st.columns(4, gap="small")
-    for column, (name, (low, high)) in zip(columns, _ENGINE_RANGES.items(), strict=True):
+def widget_key(name: str) -> str:
+    """The key of a setting's widget; never translated."""
+    return f"gbx_{name}_{st.session_state.get('gbx_version', 0)}"
+
+
+def _engine_fields(scenario: Scenario, say: Say) -> None:
+    config = scenario.config
+    fields = zip(st.columns(4, gap="small"), _ENGINE_RANGES.items(), strict=True)
+    for column, (name, (low, high)) in fields:
+        value = min(high, max(low, getattr(config, name) or _DEFAULT_BLOCKS))
         column.number_input(
-            say(name), int(low), int(high), key=_key(name), help=say(f"{name}_help"), step=1
+            say(name), low, high, value, 1, key=widget_key(name), help=say(f"{name}_help")
         )
-    columns = st.columns(3, gap="small")
-    for column, name, options in zip(
-        columns,
-        ("semantics", "policy", "prefix_caching"),
-        (_SEMANTICS, _POLICIES, (True, False)),
-        strict=True,
-    ):
-        column.selectbox(
-            say(name), options, key=_key(name), help=say(f"{name}_help"),
-            format_func=lambda value, name=name: say(f"{name}_{value}".lower()),
+    current = {"semantics": config.semantics, "policy": config.policy,
+               "prefix_caching": config.caching}  # fmt: skip
+    for choice_column, name in zip(st.columns(3, gap="small"), _CHOICES, strict=True):
+        options = _CHOICES[name]
+        words = {value: say(f"{name}_{value}".lower()) for value in options}
+        choice_column.selectbox(
+            say(name), options, options.index(current[name]), key=widget_key(name),
+            help=say(f"{name}_help"), format_func=words.__getitem__,
         )  # fmt: skip
 
 
 def _param_fields(say: Say) -> None:
-    columns = st.columns(5, gap="small")
-    hint = say("as_in_scenario")
-    for column, (name, (low, high)) in zip(columns, _PARAM_RANGES.items(), strict=True):
+    fields = zip(st.columns(5, gap="small"), _PARAM_RANGES.items(), strict=True)
+    for column, (name, (low, high)) in fields:
         column.number_input(
-            say(name), low, high, value=None, key=_key(name), help=say(f"{name}_help"),
-            placeholder=hint, step=0.1 if isinstance(low, float) else 1,
+            say(name), low, high, None, 0.1 if isinstance(low, float) else 1,
+            key=widget_key(name), help=say(f"{name}_help"), placeholder=say("as_in_scenario"),
         )  # fmt: skip
 
 
 def _number(name: str) -> int:
-    """A number widget's value.
+    """A number field's value.
 
     Raises:
         ConfigError: the field was emptied.
     """
-    value = st.session_state[_key(name)]
+    value = st.session_state[widget_key(name)]
     if value is None:
         low, high = _ENGINE_RANGES[name]
         raise ConfigError("range", name=name, value="-", low=low, high=high)
     return int(value)
-
-
-def _key(name: str) -> str:
-    return f"gbx_{name}"

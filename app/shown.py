@@ -4,6 +4,7 @@ It owns reading traces within the app's limits. It does not know Streamlit.
 """
 
 import gzip
+import io
 import json
 import os
 import tempfile
@@ -103,8 +104,6 @@ def _check_size(name: str, data: bytes) -> None:
 
 
 def _first_line_of_gzip(name: str, data: bytes) -> bytes:
-    import io
-
     first, total = b"", 0
     source: IO[bytes] = gzip.GzipFile(fileobj=io.BytesIO(data))  # type: ignore[assignment]
     try:

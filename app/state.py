@@ -65,4 +65,5 @@ def set_notice(fault: GlassblockError) -> None:
 
 def take_notice() -> GlassblockError | None:
     """The message that was left, once."""
-    return st.session_state.pop("gbx_notice", None)
+    fault = st.session_state.pop("gbx_notice", None)
+    return fault if isinstance(fault, GlassblockError) else None

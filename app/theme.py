@@ -3,7 +3,9 @@
 The player draws with the same values; a test compares the two. It does not know what is shown.
 """
 
+import base64
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import streamlit as st
@@ -13,6 +15,8 @@ from app.figures.look import Look
 __all__ = ["BLOCK_STATES", "LOOKS", "OWNERS", "BlockState", "ThemeName", "css", "theme_name"]
 
 ThemeName = Literal["light", "dark"]
+
+_ICON = Path(__file__).parents[1] / "assets" / "icon.svg"
 
 # Okabe-Ito, one colour an owner; the dark ones are lightened until lines and text reach AA.
 OWNERS: dict[ThemeName, tuple[str, ...]] = {
@@ -64,26 +68,29 @@ def css(theme: ThemeName) -> str:
     look = LOOKS[theme]
     variables = (
         f":root{{--gbx-card:{look.ground};--gbx-line:{look.grid};--gbx-text:{look.text};"
-        f"--gbx-muted:{look.muted};--gbx-accent:{look.accent};color-scheme:{theme}}}"
+        f"--gbx-muted:{look.muted};--gbx-accent:{look.accent};color-scheme:{theme};"
+        f"--gbx-icon:url(data:image/svg+xml;base64,{base64.b64encode(_ICON.read_bytes()).decode()})}}"
     )
     return f"<style>{variables}{_SHEET}</style>"
 
 
 _SHEET = """
 [data-testid="stHeader"]{height:56px;background:transparent;pointer-events:none;z-index:30}
-[data-testid="stHeader"] *{pointer-events:auto}
+[data-testid="stHeader"] *{pointer-events:none}
+[data-testid="stHeader"] button,[data-testid="stHeader"] button *{pointer-events:auto}
 [data-testid="stDecoration"],[data-testid="stStatusWidget"]{display:none}
 [data-testid="stMainBlockContainer"]{max-width:none;padding:0 24px 32px}
 [data-testid="stMainBlockContainer"]>[data-testid="stVerticalBlock"]{gap:10px}
 .st-key-gbx-header{position:relative;background:var(--gbx-card);
   border-bottom:1px solid var(--gbx-line);margin:0 -24px 0;padding:0 64px 0 24px;
-  width:calc(100% + 48px)!important;min-height:56px;align-items:center}
+  width:calc(100% + 48px)!important;max-width:none!important;
+  min-height:56px;align-items:center}
 .st-key-gbx-header [data-testid="stElementContainer"]{width:auto}
 .st-key-gbx-header button,.st-key-gbx-header [data-baseweb="select"]>div{min-height:32px}
 .st-key-gbx-header button p{font-size:13px;white-space:nowrap}
 .gbx-brand{display:flex;align-items:center;gap:10px;font-weight:700;font-size:17px;
   letter-spacing:-.01em;color:var(--gbx-text)}
-.gbx-brand svg{width:24px;height:24px;display:block}
+.gbx-brand::before{content:"";width:26px;height:26px;background:var(--gbx-icon) center/contain}
 .gbx-tab{font-size:14px;font-weight:650;color:var(--gbx-text);padding:18px 1px 15px;
   border-bottom:2.5px solid var(--gbx-accent);margin-left:14px;line-height:1.5}
 .gbx-pill{display:inline-flex;align-items:center;gap:7px;max-width:360px;height:30px;
@@ -110,8 +117,8 @@ _SHEET = """
 .gbx-card p.gbx-prompt{color:var(--gbx-muted);max-height:66px;margin-bottom:6px}
 .gbx-title{font-size:11px;font-weight:650;letter-spacing:.08em;text-transform:uppercase;
   color:var(--gbx-muted);margin:6px 0 0}
-[data-testid="stPopoverBody"]{width:min(760px,calc(100vw - 24px))!important;max-width:none!important;
-  max-height:min(720px,82vh)!important;overflow:auto;border-radius:12px;
+[data-testid="stPopoverBody"]{width:min(760px,calc(100vw - 24px))!important;
+  max-width:none!important;  max-height:min(720px,82vh)!important;overflow:auto;border-radius:12px;
   border:1px solid var(--gbx-line)}
 [data-testid="stPopoverBody"] [data-testid="stForm"]{border:0;padding:0}
 [data-testid="stPlotlyChart"]{border:1px solid var(--gbx-line);border-radius:12px;
@@ -119,7 +126,9 @@ _SHEET = """
 .st-key-gbx-bar{align-items:center}
 @media (max-width:760px){
   [data-testid="stMainBlockContainer"]{padding:0 10px 24px}
-  .st-key-gbx-header{margin:0 -10px;width:calc(100% + 20px)!important;padding:6px 10px;gap:8px}
+  .st-key-gbx-header{margin:0 -10px;width:calc(100% + 20px)!important;padding:6px 10px 8px;gap:8px}
+  .st-key-gbx-header>div:has(.stSpace){display:none}
+  .st-key-gbx-header>*{max-width:100%}
   .gbx-tab{display:none}
   .gbx-pill{max-width:calc(100vw - 20px)}
 }
