@@ -169,8 +169,10 @@ class Engine:
             self.scheduler, self.recorder, self._streams, runner.eos_token_ids
         )
         self._groups: dict[str, _Group] = {}
+        self._stems: set[str] = set()  # ids of groups, without what may look like a sample's number
         self.num_steps = 0
         self._num_requests = 0
+        self._num_labels = 0
         self._seconds = 0.0
 
     # ---------------------------------------------------------------- requests
@@ -201,11 +203,9 @@ class Engine:
             raise RequestError("beams_need_paper", width=params.beam_width)
         text = prompt if isinstance(prompt, str) else ""
         token_ids = self._encode(prompt, chat=chat)
-        label = _letters(self._num_requests)
-        group_id = request_id or label
-        if not group_id or group_id in self._groups:
-            raise RequestError("request_id_taken", request_id=group_id)
+        group_id, label = self._name(request_id)
         group = self._groups[group_id] = _Group(group_id, text)
+        self._stems.add(_stem(group_id))
         self._num_requests += 1
         many = params.n if self.config.semantics == "v1" else 1
         for index in range(many):
@@ -226,6 +226,22 @@ class Engine:
             )
         self._enqueue(group.requests)
         return tuple(group.requests)
+
+    def _name(self, request_id: str | None) -> tuple[str, str]:
+        """The id of a new group (the next free letter when none is given) and its label."""
+        if request_id and self._is_taken(request_id):
+            raise RequestError("request_id_taken", request_id=request_id)
+        label = _letters(self._num_labels)
+        while not request_id and self._is_taken(label):
+            self._num_labels += 1
+            label = _letters(self._num_labels)
+        self._num_labels += 1
+        return request_id or label, label
+
+    def _is_taken(self, request_id: str) -> bool:
+        """Whether a group has the id, or its samples (X.1, X.2, ...) could meet one of ours."""
+        groups = self._groups
+        return request_id in groups or _stem(request_id) in groups or request_id in self._stems
 
     def _encode(self, prompt: str | SequenceOf[int], *, chat: bool) -> list[int]:
         token_ids = (
@@ -289,6 +305,8 @@ class Engine:
         if self.recorder is not None:
             self.recorder.step = self.num_steps
         output = self.scheduler.schedule()
+        for request in output.failed:
+            self._update.abandon(request)
         self._refuse_to_stall(output)
         scheduled_at = time.perf_counter()
         error, timings, memory = "", {}, {}
@@ -304,9 +322,8 @@ class Engine:
             timings, memory = dict(result.timings), dict(result.memory)
             finished = self._update.apply(output, result)
         timings["schedule"] = scheduled_at - started
-        ended = [r for r in output.preempted if r.status is Status.FINISHED]
         seconds = self._end_step(output, started, timings, memory)
-        return StepRecord(self.num_steps, output, seconds, tuple(finished + ended), error)
+        return StepRecord(self.num_steps, output, seconds, (*finished, *output.failed), error)
 
     def run(self, max_steps: int | None = None) -> Iterator[StepRecord]:
         """Steps until every request is finished, or for `max_steps`."""
@@ -316,12 +333,17 @@ class Engine:
             taken += 1
 
     def _refuse_to_stall(self, output: SchedulerOutput) -> None:
-        if not output.scheduled and not output.preempted and self.has_work:
+        moved = output.scheduled or output.preempted or output.failed
+        if not moved and self.has_work:
             raise InvariantError(f"nobody can run\n{self.manager.pool.dump()}")
 
     def _fail(self, output: SchedulerOutput, error: str) -> list[Request]:
-        """Ends the requests of a failed step; blocks sealed for it lose their hashes."""
+        """Ends the requests of a failed step; blocks sealed for it lose their hashes.
+
+        So end those swapped out in it: nobody knows whether their blocks were moved in time.
+        """
         requests = list({id(i.seq.request): i.seq.request for i in output.scheduled}.values())
+        requests += [request for request in output.preempted if request.status is Status.SWAPPED]
         if self.recorder is not None:
             self.recorder.phase = "write"
             ids = tuple(request.request_id for request in requests)
@@ -471,6 +493,16 @@ def _completion(seq: Sequence) -> Completion:
         tuple(seq.logprobs),
         tuple(seq.top_logprobs),
     )
+
+
+def _stem(request_id: str) -> str:
+    """The id without the number that a sample's id ends in.
+
+    >>> _stem("X.1"), _stem("run.2.14"), _stem("v1.x"), _stem("B")
+    ('X', 'run.2', 'v1.x', 'B')
+    """
+    stem, _, number = request_id.rpartition(".")
+    return stem if stem and number.isdigit() else request_id
 
 
 def _letters(number: int) -> str:

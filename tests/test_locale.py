@@ -83,7 +83,13 @@ _OURS = {"ConfigError", "RequestError", "ModelError", "TraceError", "WorkloadErr
 
 
 def test_every_refusal_has_a_sentence_for_the_user() -> None:
-    for code in ("too_long", "never_fits", "over_budget", "too_many_sequences"):
+    for code in (
+        "too_long",
+        "never_fits",
+        "over_budget",
+        "too_many_sequences",
+        "wider_than_budget",
+    ):
         assert f"error.{code}" in catalogue("en")
         assert f"event.RequestRejected.{code}" in catalogue("en")
 

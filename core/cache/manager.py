@@ -101,7 +101,7 @@ class BlockManager:
 
     def block_ids(self, seq: Sequence) -> tuple[int, ...]:
         """The physical ids of a sequence's table."""
-        return tuple(block.block_id for block in self.tables.get(seq.seq_id, ()))
+        return tuple([block.block_id for block in self.tables.get(seq.seq_id, ())])
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
@@ -139,7 +139,9 @@ class BlockManager:
         """What the next tokens of `seq` need; touches nothing.
 
         Args:
+            seq: who needs them.
             num_new_tokens: tokens to be computed behind those stored (or matched).
+            match: leading blocks to share, found by `find_prefix`.
             must_fit: tokens for which there must be room by now, though they are not allocated.
             keep_free: blocks that must stay free (the watermark).
 
@@ -189,9 +191,7 @@ class BlockManager:
         keep_free: int = 0,
     ) -> Allocation | None:
         """`check_slots` and `allocate` in one; None when there is no room (nothing has changed)."""
-        plan = self.check_slots(
-            seq, num_new_tokens, match, must_fit=must_fit, keep_free=keep_free
-        )
+        plan = self.check_slots(seq, num_new_tokens, match, must_fit=must_fit, keep_free=keep_free)
         return None if plan is None else self.allocate(plan)
 
     def growth(self, seqs: SequenceOf[Sequence]) -> int:
@@ -260,9 +260,7 @@ class BlockManager:
             )  # fmt: skip
         return source.block_id, destination.block_id
 
-    def _share(
-        self, seq: Sequence, table: list[Block], blocks: SequenceOf[Block], by: str
-    ) -> None:
+    def _share(self, seq: Sequence, table: list[Block], blocks: SequenceOf[Block], by: str) -> None:
         first = len(table)
         was_free = [block.ref_count == 0 for block in blocks]
         self.pool.touch(blocks)
@@ -437,6 +435,8 @@ class BlockManager:
         """Brings a request's blocks back, when there is room for them and one more token each.
 
         Args:
+            request_id: the request, for the record.
+            seqs: its live sequences, all swapped out.
             keep_free: blocks that must stay free (the watermark).
 
         Returns:

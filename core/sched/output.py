@@ -33,6 +33,10 @@ class SchedulerOutput:
 
     `swap_out` (device block, host block) first, then `swap_in` (host block, device block), then
     `copies` (source block, destination block), then the forward over `scheduled`.
+
+    Attributes:
+        preempted: requests that gave up their memory and will come back.
+        failed: requests that had to end, because there was nowhere to keep what they had.
     """
 
     step: int
@@ -42,6 +46,7 @@ class SchedulerOutput:
     swap_in: tuple[tuple[int, int], ...] = ()
     admitted: tuple[Request, ...] = ()
     preempted: tuple[Request, ...] = ()
+    failed: tuple[Request, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -18,6 +18,7 @@ from core.errors import InvariantError
 from core.request import FinishReason, Request, Sequence, Status
 from core.sched.output import ScheduledSequence, SchedulerOutput
 from core.sched.policy import choose_victim, make_waiting_queue
+from core.text import sentence
 from core.trace import events as ev
 from core.trace.recorder import Recorder
 
@@ -27,16 +28,27 @@ _HERE = "core/sched/scheduler.py:"
 
 
 class _Step:
-    """One step in the making."""
+    """One step in the making.
+
+    Attributes:
+        undone: for each copy that was taken back, its destination: where the content still is.
+    """
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.scheduled: dict[str, list[ScheduledSequence]] = {}  # by request id, in order
         self.copies: dict[str, list[tuple[int, int]]] = {}
+        self.undone: dict[int, int] = {}
         self.swap_out: list[tuple[int, int]] = []
         self.swap_in: list[tuple[int, int]] = []
         self.admitted: list[Request] = []
         self.preempted: list[Request] = []
+        self.failed: list[Request] = []
+
+    @property
+    def short(self) -> bool:
+        """Whether somebody had to give way."""
+        return bool(self.preempted or self.failed)
 
 
 class Scheduler:
@@ -95,9 +107,14 @@ class Scheduler:
         if not self.config.chunked_prefill and length > self.config.max_num_batched_tokens:
             budget = self.config.max_num_batched_tokens
             return ev.Reason("over_budget", {"tokens": length, "budget": budget})
-        if request.params.num_sequences > self.config.max_num_seqs:
-            wanted = request.params.num_sequences
-            return ev.Reason("too_many_sequences", {"wanted": wanted, "limit": self.config.max_num_seqs})
+        wanted = request.params.num_sequences
+        if wanted > self.config.max_num_seqs:
+            return ev.Reason(
+                "too_many_sequences", {"wanted": wanted, "limit": self.config.max_num_seqs}
+            )
+        if self._width(request) > self.config.max_num_batched_tokens:
+            values = {"wanted": wanted, "budget": self.config.max_num_batched_tokens}
+            return ev.Reason("wider_than_budget", values)
         return None
 
     def blocks_at_most(self, request: Request) -> int:
@@ -135,9 +152,9 @@ class Scheduler:
         self.num_steps += 1
         step = _Step(self.config.max_num_batched_tokens)
         self._schedule_running(step)
-        if not step.preempted:
+        if not step.short:
             self._schedule_swapped(step)
-        if not step.preempted and not self.swapped:
+        if not step.short and not self.swapped:
             self._schedule_waiting(step)
         return SchedulerOutput(
             step=self.num_steps,
@@ -147,6 +164,7 @@ class Scheduler:
             swap_in=tuple(step.swap_in),
             admitted=tuple(step.admitted),
             preempted=tuple(step.preempted),
+            failed=tuple(step.failed),
         )
 
     def _schedule_running(self, step: _Step) -> None:
@@ -157,7 +175,7 @@ class Scheduler:
             if plans is None:
                 break
             # A victim before this request in the list has moved it forward.
-            index = self.running.index(request) if step.preempted else index
+            index = self.running.index(request) if step.short else index
             index += 1
             if plans:
                 self._commit(request, plans, step, plans[0].num_new_tokens)
@@ -203,9 +221,7 @@ class Scheduler:
             plans.append(plan)
         return plans
 
-    def _commit(
-        self, request: Request, plans: list[SlotPlan], step: _Step, tokens: int
-    ) -> None:
+    def _commit(self, request: Request, plans: list[SlotPlan], step: _Step, tokens: int) -> None:
         """Allocates what was planned and puts the request's sequences on the step."""
         items, copies = [], []
         for plan in plans:
@@ -312,12 +328,16 @@ class Scheduler:
     def _preempt(self, victim: Request, step: _Step) -> None:
         """Takes a running request's memory: swap for a group in "paper", else recompute."""
         self._unschedule(victim, step)
+        mode = self._preemption_mode(victim)
+        if mode == "swap" and not self.manager.can_swap_out(victim.sequences):
+            self._give_up(victim, step)
+            return
         self.running.remove(victim)
         victim.num_preemptions += 1
         self.num_preemptions += 1
         step.preempted.append(victim)
         self._phase("allocate")
-        if self._preemption_mode(victim) == "swap":
+        if mode == "swap":
             self._swap_out(victim, step)
         else:
             self._recompute(victim)
@@ -336,14 +356,17 @@ class Scheduler:
         seq.num_computed_tokens = 0
         self.waiting.put_back(victim)
 
+    def _give_up(self, victim: Request, step: _Step) -> None:
+        """Ends a group that can neither be kept nor swapped out."""
+        reason = ev.Reason("no_swap_space", {"host_blocks": self.config.num_host_blocks})
+        victim.error = sentence("error.no_swap_space", "en", **reason.values)
+        step.failed.append(victim)
+        self.finish(victim, "error", reason)
+
     def _swap_out(self, victim: Request, step: _Step) -> None:
-        if not self.manager.can_swap_out(victim.sequences):
-            reason = ev.Reason("no_swap_space", {"host_blocks": self.config.num_host_blocks})
-            victim.error = "no_swap_space"
-            self.finish(victim, "error", reason)
-            return
         self._report_preempted(victim, "swap", 0)
-        step.swap_out.extend(self.manager.swap_out(victim.request_id, victim.sequences))
+        pairs = self.manager.swap_out(victim.request_id, victim.sequences)
+        step.swap_out.extend((step.undone.get(block, block), host) for block, host in pairs)
         victim.transition_to(Status.SWAPPED)
         self.swapped.append(victim)
 
@@ -353,7 +376,9 @@ class Scheduler:
         for item in items:  # what was sealed for this step will not be written
             self.manager.forget_unwritten(item.seq)
         step.budget += sum(item.num_tokens for item in items)
-        step.copies.pop(victim.request_id, None)
+        # A swap-out comes first: what a dropped copy would have brought is still at its source.
+        for source, destination in step.copies.pop(victim.request_id, ()):
+            step.undone[destination] = source
 
     # -------------------------------------------------------------- finishing
 
@@ -427,9 +452,7 @@ class Scheduler:
         if self._recorder is None:
             return
         blocks = {b.block_id for s in victim.sequences for b in self.manager.tables[s.seq_id]}
-        reason = ev.Reason(
-            mode, {"free": self.manager.pool.num_free, "policy": self.config.policy}
-        )
+        reason = ev.Reason(mode, {"free": self.manager.pool.num_free, "policy": self.config.policy})
         fields = (victim.request_id, mode, len(blocks), tokens)
         self._recorder.emit(ev.RequestPreempted, _HERE + "_preempt", reason, *fields)
 

@@ -130,7 +130,7 @@ class StepUpdate:
         request.sequences.append(child)
         self._texts.fork(parent, child)
         if self._recorder is not None:
-            label = f"{request.label}·{request.num_forks + 1}"
+            label = f"{request.label.partition('·')[0]}·{request.num_forks + 1}"
             fields = (request.request_id, parent.seq_id, child.seq_id, label)
             kind = "beam" if request.params.beam_width > 1 else "sample"
             self._recorder.emit(ev.SequenceForked, _HERE + "_fork", ev.Reason(kind), *fields)

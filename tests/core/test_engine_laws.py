@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from core.config import EngineConfig
 from core.engine import Engine
 from core.request import Request, SamplingParams
+from core.sched.output import SchedulerOutput, StepResult
 from core.text import catalogue
 from core.trace.explain import explain
 from core.trace.recorder import Recorder
 from core.trace.snapshot import Snapshot
 from core.trace.verify import verify
-from tests.builders import FakeCodec, MemoryRunner, expected_tokens, make_engine
+from tests.builders import FakeCodec, MemoryRunner, expected_tokens, make_config, make_engine
 from tests.strategies import Abort, Add, Step, configs, scripts
 
 _ROOT = Path(__file__).parents[2]
@@ -263,9 +264,6 @@ def test_explain_says_what_a_copy_on_write_does() -> None:
     assert "copy" in explain(copied, labels, "en").lower()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core/sched/scheduler.py:_preempt counts one that no event tells"
-)
 def test_the_fold_counts_as_many_preemptions_as_the_engine() -> None:
     engine = make_engine(
         semantics="paper", num_blocks=12, num_host_blocks=0, watermark=0.0, preemption="auto"
@@ -279,10 +277,6 @@ def test_the_fold_counts_as_many_preemptions_as_the_engine() -> None:
     assert engine.trace().snapshot().counters.preemptions == engine.summary().preemptions
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="core/sched/scheduler.py:_swap_out ends a request that StepUpdate never abandons",
-)
 def test_a_request_that_ends_for_want_of_swap_space_leaves_nothing_behind() -> None:
     engine = make_engine(semantics="paper", num_blocks=14, num_host_blocks=0, watermark=0.0)
     for k in range(4):
@@ -296,9 +290,6 @@ def test_a_request_that_ends_for_want_of_swap_space_leaves_nothing_behind() -> N
     assert not engine._streams._streams
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core/sched/scheduler.py:refusal ignores the token budget of a group"
-)
 def test_a_group_wider_than_the_budget_is_refused_or_runs() -> None:
     engine = make_engine(semantics="paper", max_num_batched_tokens=2)
     (request,) = engine.add_request([2, 3, 4, 5, 6], SamplingParams(max_tokens=4, n=3))
@@ -307,9 +298,6 @@ def test_a_group_wider_than_the_budget_is_refused_or_runs() -> None:
     assert request.finish_reason in ("rejected", "length")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core/engine.py:add_request does not know the ids of samples"
-)
 def test_an_id_of_the_users_never_meets_one_of_ours() -> None:
     for semantics in ("v1", "paper"):
         engine = make_engine(semantics=semantics)
@@ -324,9 +312,6 @@ def test_an_id_of_the_users_never_meets_one_of_ours() -> None:
         assert engine.outputs()[1].outputs[0].token_ids == tuple(expected_tokens([7, 8, 9], 4))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core/engine.py:add_request takes a letter that a user has taken"
-)
 def test_a_request_without_an_id_finds_a_free_one() -> None:
     engine = make_engine()
     engine.add_request([2, 3], request_id="B")
@@ -334,7 +319,6 @@ def test_a_request_without_an_id_finds_a_free_one() -> None:
     assert second.request_id != "B"
 
 
-@pytest.mark.xfail(strict=True, reason="core/sched/scheduler.py:_unschedule drops the copy only")
 def test_a_victim_that_had_copied_in_this_step_swaps_out_what_it_had() -> None:
     """Its copy is taken back, so the copy's block holds nothing yet: the source must be saved."""
     config = EngineConfig(
@@ -348,3 +332,31 @@ def test_a_victim_that_had_copied_in_this_step_swaps_out_what_it_had() -> None:
     watched.move(Add((6, 6, 7), SamplingParams(max_tokens=8, beam_width=3), 6, None))
     watched.finish()
     assert watched.engine.scheduler.num_preemptions > 0
+
+
+def test_a_swapped_request_ends_with_the_step_that_may_not_have_moved_its_blocks() -> None:
+    """The forward fails before the swap-outs are carried out: the host blocks hold old data."""
+
+    class FailsFirst(MemoryRunner):
+        def execute(self, output: SchedulerOutput) -> StepResult:
+            if output.swap_out:
+                raise RuntimeError("out of memory (a test)")
+            return super().execute(output)
+
+    config = make_config(semantics="paper", preemption="swap", num_blocks=10, watermark=0.0)
+    engine = Engine(config, FailsFirst(config), FakeCodec())
+    for k in range(3):
+        engine.add_request([2, 3, 4, 5, k + 6], SamplingParams(max_tokens=14))
+    moved = []
+    for record in engine.run():
+        if record.output.swap_out:
+            moved.extend(record.output.preempted)
+            assert record.error
+            assert set(record.output.preempted) <= set(record.finished)
+        else:
+            assert not record.error
+        engine.check()
+    assert moved
+    assert {request.finish_reason for request in moved} == {"error"}
+    assert engine.trace().snapshot().state() == engine.state()
+    assert verify(engine.trace()).ok
