@@ -97,14 +97,7 @@ def test_a_fresh_process_loads_no_torch() -> None:
 _LIGHT = [p for p in _MODULES if p.name != "__init__.py"]
 
 
-_UNLISTED = pytest.mark.xfail(strict=True, reason="core.trace.snapshot.Counters is not in __all__")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(p, marks=_UNLISTED) if _name(p) == "core.trace.snapshot" else p for p in _LIGHT],
-    ids=_name,
-)
+@pytest.mark.parametrize("path", _LIGHT, ids=_name)
 def test_public_names_are_listed_sorted_and_complete(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert ast.get_docstring(tree), "a module says what it owns"

@@ -157,8 +157,10 @@ class BlockEvicted(Event):
 
 @dataclass(frozen=True, slots=True)
 class BlockShared(Event):
-    """A further table holds the block. Fold: out of the free queue if it was there, ref_count as
-    given, at `logical_index` of the table (appended, or replacing: by "merge").
+    """A further table holds the block.
+
+    Fold: out of the free queue if it was there, ref_count as given, at `logical_index` of the
+    table (appended, or replacing: by "merge").
     """
 
     block_id: int
@@ -170,8 +172,10 @@ class BlockShared(Event):
 
 @dataclass(frozen=True, slots=True)
 class SequenceForked(Event):
-    """A sequence split. Fold: `child_id` joins the request with the parent's tokens and an empty
-    table, which the BlockShared that follow fill.
+    """A sequence split.
+
+    Fold: `child_id` joins the request with the parent's tokens and an empty table, which the
+    BlockShared that follow fill.
     """
 
     request_id: str
@@ -205,7 +209,10 @@ class SlotsWritten(Event):
 
 @dataclass(frozen=True, slots=True)
 class BlockSealed(Event):
-    """A full block can be found by its prefix. Fold: it has `hash` (hex); `token_ids` are its own."""
+    """A full block can be found by its prefix.
+
+    Fold: it has `hash` (hex); `token_ids` are its own.
+    """
 
     block_id: int
     seq_id: str
@@ -244,8 +251,8 @@ class SequenceDropped(Event):
 class BlockReleased(Event):
     """A table gave up the block.
 
-    Fold: out of the table, if it is still there; ref_count as given; when that is 0, into the free queue behind block
-    `after` (-1: at the head), keeping its hash.
+    Fold: out of the table, if it is still there; ref_count as given; when that is 0, into the
+    free queue behind block `after` (-1: at the head), keeping its hash.
     """
 
     block_id: int
@@ -257,8 +264,10 @@ class BlockReleased(Event):
 
 @dataclass(frozen=True, slots=True)
 class RequestPreempted(Event):
-    """A running request loses its memory. Fold: out of `running`; "recompute": first in
-    `waiting` (by priority and arrival when `policy` is "priority") with nothing stored; "swap": last in `swapped`.
+    """A running request loses its memory.
+
+    Fold: out of `running`; "recompute": first in `waiting` (by priority and arrival when
+    `policy` is "priority") with nothing stored; "swap": last in `swapped`.
     """
 
     request_id: str
@@ -269,8 +278,10 @@ class RequestPreempted(Event):
 
 @dataclass(frozen=True, slots=True)
 class BlocksSwappedOut(Event):
-    """Blocks went to host memory. Fold: host block hosts[i] holds what blocks[i] held, and the
-    request's tables are kept as host tables; the BlockReleased that follow empty them here.
+    """Blocks went to host memory.
+
+    Fold: host block hosts[i] holds what blocks[i] held, and the request's tables are kept as
+    host tables; the BlockReleased that follow empty them here.
     """
 
     request_id: str
@@ -424,16 +435,19 @@ def from_dict(plain: Mapping[str, Any]) -> Event:
 def _parse(type_name: str, name: str, kind: str, value: Any) -> Any:
     good, convert = _PARSERS[kind]
     if not good(value):
-        raise TraceError("event_field_value", type=type_name, field=name, kind=kind, value=repr(value)[:60])
+        raise TraceError(
+            "event_field_value", type=type_name, field=name, kind=kind, value=repr(value)[:60]
+        )
     return convert(value)
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """A whole number of 64 bits: no larger one can be told, and a float holds each of these."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, float) or _is_int(value)
 
 
 def _reason(value: dict[str, Any]) -> Reason:

@@ -18,7 +18,9 @@ def explain(event: ev.Event, labels: Mapping[str, str], lang: str = "en") -> str
     """One sentence with its values in `**bold**`.
 
     Args:
+        event: what happened.
         labels: display names by sequence and request id (`Snapshot.labels`).
+        lang: the reader's language.
     """
     kind = type(event).__name__
     template = catalogue(lang).get(f"event.{kind}.{event.reason.code}", kind)

@@ -5,6 +5,7 @@ the engine. The player's JavaScript fold is its twin, and `Engine.state()` must 
 `Snapshot.state()` after every step.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 from core.errors import TraceError
 from core.trace import events as ev
 
-__all__ = ["EngineState", "Layout", "RequestView", "SequenceView", "Snapshot", "fold"]
+__all__ = ["Counters", "EngineState", "Layout", "RequestView", "SequenceView", "Snapshot", "fold"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Layout:
                 policy=str(config["policy"]),
                 num_host_blocks=int(config["num_host_blocks"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise TraceError("header_config", detail=str(error)) from error
 
 
@@ -113,6 +114,7 @@ class Snapshot:
 
     Attributes:
         ref_counts, hashes, slots: by block id; `slots[b]` are the token ids written in block b.
+            A list of slots is replaced, never changed: all empty blocks share one.
         step, index, phase: of the last event.
     """
 
@@ -124,7 +126,7 @@ class Snapshot:
         self.phase = "check"
         self.ref_counts = [0] * size
         self.hashes: list[str] = [""] * size
-        self.slots: list[list[int]] = [[] for _ in range(size)]
+        self.slots: list[list[int]] = [[]] * size
         self.host_slots: dict[int, list[int]] = {}
         self.sequences: dict[str, SequenceView] = {}
         self.requests: dict[str, RequestView] = {}
@@ -145,7 +147,7 @@ class Snapshot:
         if event.step != self.step:
             self.scheduled_tokens = 0
         try:
-            self._check_blocks(event)
+            self._check_places(event)
             _HANDLERS[type(event)](self, event)
         except (KeyError, IndexError, ValueError) as error:
             raise TraceError(
@@ -157,6 +159,11 @@ class Snapshot:
     def free_queue(self) -> list[int]:
         """Free blocks, head first."""
         return list(self._queue)
+
+    @property
+    def next_free(self) -> int:
+        """The free block that is handed out next, -1 when there is none."""
+        return next(iter(self._queue), -1)
 
     @property
     def num_free(self) -> int:
@@ -181,7 +188,9 @@ class Snapshot:
     @property
     def written_slots(self) -> int:
         """Slots of owned blocks that hold a token; a shared block counts once."""
-        return sum(len(slots) for slots, refs in zip(self.slots, self.ref_counts, strict=True) if refs)
+        return sum(
+            len(slots) for slots, refs in zip(self.slots, self.ref_counts, strict=True) if refs
+        )
 
     def owners(self) -> dict[int, list[str]]:
         """For each owned block the sequences whose tables hold it."""
@@ -220,11 +229,19 @@ class Snapshot:
             preemptions={k: self.requests[k].num_preemptions for k in queued},
         )
 
-    def _check_blocks(self, event: ev.Event) -> None:
-        """Refuses ids outside the pool, which Python would read from the other end."""
+    def _check_places(self, event: ev.Event) -> None:
+        """Refuses ids outside the pool and places below 0, read by Python from the other end."""
+        num_blocks = self.layout.num_blocks
         for name in _BLOCK_FIELDS.get(type(event), ()):
-            if not 0 <= getattr(event, name) < self.layout.num_blocks:
+            if not 0 <= getattr(event, name) < num_blocks:
                 raise IndexError(f"{name}={getattr(event, name)}")
+        for name in _COUNT_FIELDS.get(type(event), ()):
+            if getattr(event, name) < 0:
+                raise IndexError(f"{name}={getattr(event, name)}")
+        if isinstance(event, (ev.BlocksSwappedOut, ev.BlocksSwappedIn)):
+            for block, host in zip(event.blocks, event.hosts, strict=True):
+                if not (0 <= block < num_blocks and 0 <= host < self.layout.num_host_blocks):
+                    raise IndexError(f"block {block}, host block {host}")
 
     # One method an event type, in the order of `core.trace.events`.
 
@@ -271,6 +288,8 @@ class Snapshot:
 
     def _scheduled(self, event: ev.RequestScheduled) -> None:
         self.sequences[event.seq_id]  # must exist
+        if event.kind not in ("prefill", "decode"):
+            raise ValueError(f"kind={event.kind}")
         self.scheduled_tokens += event.tokens
 
     def _allocated(self, event: ev.BlockAllocated) -> None:
@@ -308,7 +327,7 @@ class Snapshot:
         end = event.offset + len(event.token_ids)
         if not 0 <= event.offset <= len(slots) or end > self.layout.block_size:
             raise ValueError(f"slots {event.offset}..{end} of block {event.block_id}")
-        slots[event.offset : end] = event.token_ids
+        self.slots[event.block_id] = [*slots[: event.offset], *event.token_ids, *slots[end:]]
         self.sequences[event.seq_id].stored += len(event.token_ids)
 
     def _sealed(self, event: ev.BlockSealed) -> None:
@@ -351,6 +370,8 @@ class Snapshot:
 
     def _preempted(self, event: ev.RequestPreempted) -> None:
         request = self.requests[event.request_id]
+        if event.mode not in ("recompute", "swap"):
+            raise ValueError(f"mode={event.mode}")
         request.num_preemptions += 1
         self.counters.preemptions += 1
         self.running.remove(event.request_id)
@@ -366,7 +387,7 @@ class Snapshot:
     def _swapped_out(self, event: ev.BlocksSwappedOut) -> None:
         host_of = dict(zip(event.blocks, event.hosts, strict=True))
         for block, host in host_of.items():
-            self.host_slots[host] = self.slots[block].copy()
+            self.host_slots[host] = self.slots[block]
         for seq_id in self.requests[event.request_id].seq_ids:
             sequence = self.sequences[seq_id]
             sequence.host_table = [host_of[block] for block in sequence.table]
@@ -419,8 +440,8 @@ class _IdQueue:
 
     def __init__(self, ids: Iterable[int], size: int) -> None:
         self._ends = size  # the sentinel: before the head and behind the tail
-        self._next = [-1] * (size + 1)
-        self._previous = [-1] * (size + 1)
+        self._next = array("i", [-1]) * (size + 1)
+        self._previous = array("i", [-1]) * (size + 1)
         self._next[size] = self._previous[size] = size
         self._length = 0
         for block in ids:
@@ -499,4 +520,12 @@ _BLOCK_FIELDS: dict[type[ev.Event], tuple[str, ...]] = {
     ev.SlotsWritten: ("block_id",),
     ev.BlockSealed: ("block_id",),
     ev.BlockReleased: ("block_id",),
+}
+
+_COUNT_FIELDS: dict[type[ev.Event], tuple[str, ...]] = {
+    ev.RequestAdmitted: ("computed_tokens",),
+    ev.RequestScheduled: ("tokens",),
+    ev.BlockAllocated: ("logical_index",),
+    ev.BlockShared: ("logical_index",),
+    ev.BlockCopied: ("tokens",),
 }

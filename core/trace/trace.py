@@ -25,6 +25,7 @@ __all__ = ["SCHEMA_VERSION", "Header", "Trace", "load_trace", "make_schema"]
 SCHEMA_VERSION = 1
 _MAX_EXPANDED = 2 << 30  # bytes that a compressed trace may expand to
 _MAX_LINE = 64 << 20
+_MAX_BLOCKS = 1 << 20  # a header of a few bytes must not fill the reader's memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ def _parse_header(numbered: tuple[int, bytes], path: str | Path) -> Header:
 
 def _check_layout(layout: Layout) -> None:
     """Refuses sizes that would fill the reader's memory before the first event."""
-    if not (2 <= layout.num_blocks <= 1 << 24 and 1 <= layout.block_size <= 1024):
+    if not (2 <= layout.num_blocks <= _MAX_BLOCKS and 1 <= layout.block_size <= 1024):
         detail = f"num_blocks={layout.num_blocks}, block_size={layout.block_size}"
         raise TraceError("header_config", detail=detail)
 
@@ -214,11 +215,12 @@ def _read_events(trace: Trace, lines: Iterator[tuple[int, bytes]]) -> None:
     number = 1
     try:
         for number, line in lines:
-            event = _parse_event(number, line, snapshot.index)
+            event = _parse_event(number, line, snapshot)
             snapshot.apply(event)
             pending.append(event)
             if isinstance(event, ev.StepEnded):
                 _keep(trace, pending)
+        _check_end(snapshot, pending, number)
     except (_Damaged, TraceError) as fault:
         detail = fault.detail if isinstance(fault, _Damaged) else fault.sentence()
         line_number = fault.line if isinstance(fault, _Damaged) else number
@@ -236,7 +238,14 @@ def _keep(trace: Trace, pending: list[ev.Event]) -> None:
     pending.clear()
 
 
-def _parse_event(number: int, line: bytes, previous: int) -> ev.Event:
+def _check_end(snapshot: Snapshot, pending: list[ev.Event], number: int) -> None:
+    """Refuses a file that was cut between two lines of a step."""
+    ended = snapshot.last_step.step if snapshot.last_step else 0
+    if any(event.step > ended for event in pending):
+        raise _Damaged(number + 1, f"the file ends within step {snapshot.step}")
+
+
+def _parse_event(number: int, line: bytes, before: Snapshot) -> ev.Event:
     try:
         plain = json.loads(line)
         if not isinstance(plain, dict):
@@ -244,8 +253,10 @@ def _parse_event(number: int, line: bytes, previous: int) -> ev.Event:
         event = ev.from_dict(plain)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _Damaged(number, str(error)) from error
-    if event.index != previous + 1:
-        raise _Damaged(number, f"event {event.index} follows event {previous}")
+    if event.index != before.index + 1:
+        raise _Damaged(number, f"event {event.index} follows event {before.index}")
+    if event.step < before.step:
+        raise _Damaged(number, f"step {event.step} follows step {before.step}")
     return event
 
 

@@ -1,9 +1,12 @@
 """verify: re-derives a run's state from its events alone and looks for broken promises.
 
-The promises: reference counts equal table memberships; free, owned and null blocks partition the
-pool; nobody writes to a shared block, unless it was sealed with just these tokens beforehand; no
-slot is written twice without a release; what is written is what the sequence says; a hash names
+The promises: reference counts equal table memberships, whenever one is told; free, owned and null
+blocks partition the pool, and the head of the free block queue is what is handed out; nobody
+writes to a shared block, unless it was sealed with just these tokens beforehand; no slot is
+written twice without a release; what is written or sealed is what the sequence says; a hash names
 one content; the totals equal each StepEnded. It knows nothing of the engine.
+
+Nothing here walks over sequences: the cost of an event does not grow with history.
 """
 
 from collections import Counter
@@ -66,6 +69,10 @@ class _Audit:
         self._snapshot = Snapshot(trace.header.layout)
         self._contents: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._sealed: dict[int, tuple[int, ...]] = {}  # tokens that a block was sealed with
+        self._held: Counter[int] = Counter()  # tables that hold a block
+        self._places: dict[int, int] = {}  # a held block's place in its tables
+        self._stored = 0  # tokens written in this step
+        self._failed = False  # the step's forward
         self.lost = False  # the fold can't go on
 
     def take(self, event: ev.Event) -> Iterator[tuple[str, str]]:
@@ -80,6 +87,10 @@ class _Audit:
             yield from self._seal(event)
         elif isinstance(event, ev.BlockCopied):
             yield from self._copied(event)
+        elif isinstance(event, (ev.BlockAllocated, ev.BlockShared, ev.BlockReleased)):
+            yield from self._moved(event)
+        elif isinstance(event, ev.StepFailed):
+            self._failed = True
         try:
             self._snapshot.apply(event)
         except TraceError as error:
@@ -89,10 +100,33 @@ class _Audit:
         if isinstance(event, ev.StepEnded):
             yield from self._totals(event)
             yield from self._partition()
+            self._stored, self._failed = 0, False
         elif isinstance(event, ev.RequestFinished):
             yield from self._partition()
 
+    def _moved(
+        self, event: ev.BlockAllocated | ev.BlockShared | ev.BlockReleased
+    ) -> Iterator[tuple[str, str]]:
+        """Keeps the memberships; a count that the event tells must equal them afterwards."""
+        sequence = self._snapshot.sequences.get(event.seq_id)
+        if sequence is None:
+            return  # the fold says so
+        block, held = event.block_id, self._held
+        if isinstance(event, ev.BlockReleased):
+            held[block] -= block in sequence.table  # not after a copy, which took its place
+        else:
+            if 0 <= event.logical_index < len(sequence.table):
+                held[sequence.table[event.logical_index]] -= 1
+            held[block] += 1
+            self._places[block] = event.logical_index
+        if isinstance(event, ev.BlockAllocated):
+            if block != self._snapshot.next_free:
+                yield "head", f"block {block} is taken, {self._snapshot.next_free} is the head"
+        elif event.ref_count != held[block]:
+            yield "counts", f"block {block}: {event.ref_count} told, {held[block]} tables hold it"
+
     def _written(self, event: ev.SlotsWritten) -> Iterator[tuple[str, str]]:
+        self._stored += len(event.token_ids)
         snapshot = self._snapshot
         sequence = snapshot.sequences.get(event.seq_id)
         if sequence is None or not 0 <= event.block_id < snapshot.layout.num_blocks:
@@ -121,6 +155,14 @@ class _Audit:
 
     def _seal(self, event: ev.BlockSealed) -> Iterator[tuple[str, str]]:
         self._sealed[event.block_id] = event.token_ids
+        sequence, block_size = self._snapshot.sequences.get(event.seq_id), len(event.token_ids)
+        place = self._places.get(event.block_id, 0)
+        if sequence is not None:
+            told = sequence.token_ids[place * block_size : (place + 1) * block_size]
+            if event.block_id not in sequence.table[place : place + 1]:
+                yield "owner", f"block {event.block_id} is not in the table of {event.seq_id}"
+            if tuple(told) != event.token_ids or block_size != self._snapshot.layout.block_size:
+                yield "content", f"block {event.block_id} is sealed with other tokens than its own"
         content = (event.parent_hash, event.token_ids)
         if self._contents.setdefault(event.hash, content) != content:
             yield "hash", f"hash {event.hash[:8]} names two contents"
@@ -143,17 +185,18 @@ class _Audit:
             "waiting": len(snapshot.waiting),
             "swapped": len(snapshot.swapped),
         }
+        if not self._failed:  # else they were never written
+            derived["scheduled_tokens"] = self._stored
         for name, value in derived.items():
             if getattr(event, name) != value:
                 yield "totals", f"{name} is {getattr(event, name)}, the events give {value}"
 
     def _partition(self) -> Iterator[tuple[str, str]]:
         snapshot = self._snapshot
-        tables = [sequence.table for sequence in snapshot.sequences.values() if sequence.table]
-        held = Counter(block for table in tables for block in table)
         for block, refs in enumerate(snapshot.ref_counts):
-            if refs != held[block]:
-                yield "counts", f"block {block} has ref_count {refs}, {held[block]} tables hold it"
+            if refs != self._held[block]:
+                held = self._held[block]
+                yield "counts", f"block {block} has ref_count {refs}, {held} tables hold it"
         free = snapshot.free_queue
         owned = [block for block, refs in enumerate(snapshot.ref_counts) if refs]
         null = [0] if snapshot.layout.null_block else []
