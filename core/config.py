@@ -7,6 +7,7 @@ It does not know the model: `num_blocks` may be left open, and is then derived f
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
+from core.checks import check_number, check_switch
 from core.errors import ConfigError
 
 __all__ = ["EngineConfig", "Policy", "PreemptionMode", "Semantics"]
@@ -29,7 +30,8 @@ class EngineConfig:
     off and 0.01 in "paper". `num_host_blocks` is the swap space, used in "paper" only.
 
     Raises:
-        ConfigError: a value out of range, or two settings that exclude each other.
+        ConfigError: a value of another kind or out of range, or two settings that exclude each
+            other.
     """
 
     block_size: int = 16
@@ -55,12 +57,11 @@ class EngineConfig:
                     "choice", name=name, value=getattr(self, name), choices=", ".join(choices)
                 )
         for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if value is None and name in _OPTIONAL:
-                continue
-            wrong_type = isinstance(value, bool) or not isinstance(value, (int, float))
-            if wrong_type or not low <= value <= high or (name != "watermark" and value != int(value)):
-                raise ConfigError("range", name=name, value=value, low=low, high=high)
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                check_number(name, getattr(self, name), low, high)
+        for name in _SWITCHES:
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                check_switch(name, getattr(self, name))
         self._check_combinations()
 
     @property
@@ -140,7 +141,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "policy": ("fcfs", "priority"),
     "preemption": ("auto", "recompute", "swap"),
 }
-_OPTIONAL = {"num_blocks", "kv_memory", "watermark"}
+_SWITCHES = ("prefix_caching", "chunked_prefill", "reserve_full_prompt")
+_OPTIONAL = {"num_blocks", "kv_memory", "watermark", "prefix_caching"}
 _RANGES: dict[str, tuple[float, float]] = {
     "block_size": (1, _MAX_BLOCK_SIZE),
     "num_blocks": (2, _MAX_BLOCKS),

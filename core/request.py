@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NewType
 
+from core.checks import check_number, check_switch
 from core.errors import ConfigError, InvariantError
 
 __all__ = ["FinishReason", "Request", "SamplingParams", "SeqId", "Sequence", "Status"]
@@ -49,7 +50,7 @@ class SamplingParams:
     sum of log-probabilities / length ** `length_penalty`.
 
     Raises:
-        ConfigError: a value out of range, or beams combined with samples.
+        ConfigError: a value of another kind or out of range, or beams combined with samples.
     """
 
     max_tokens: int = 64
@@ -69,13 +70,14 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, (low, high) in _PARAM_RANGES.items():
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not low <= value <= high:  # also refuses NaN
-                raise ConfigError("range", name=name, value=value, low=low, high=high)
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                check_number(name, getattr(self, name), low, high)
+        check_switch("ignore_eos", self.ignore_eos)
+        check_switch("early_stopping", self.early_stopping)
         if self.beam_width > 1 and self.n > 1:
             raise ConfigError("beams_and_samples")
+        if not isinstance(self.stop, tuple) or not all(isinstance(t, str) for t in self.stop):
+            raise ConfigError("stop_texts", value=self.stop)
         if any(not text for text in self.stop):
             raise ConfigError("empty_stop")
 
@@ -85,6 +87,7 @@ class SamplingParams:
         return max(self.n, self.beam_width)
 
 
+_OPTIONAL = {"seed", "logprobs"}
 _PARAM_RANGES: dict[str, tuple[float, float]] = {
     "max_tokens": (1, 1 << 20),
     "n": (1, 64),

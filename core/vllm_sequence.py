@@ -6,14 +6,14 @@ abort). It knows the file's words and ours; it owns no semantics of its own.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from core.cache.manager import BlockManager
 from core.config import EngineConfig
-from core.errors import ConfigError, TraceError
+from core.errors import TraceError
 from core.request import Request, SamplingParams, Sequence
 from core.sched.output import Sampled, SchedulerOutput, StepResult
 from core.sched.scheduler import Scheduler
@@ -42,7 +42,7 @@ def compare_sequence(path: str | Path) -> tuple[int, Difference | None]:
     Raises:
         TraceError: the file can't be read, or a line is not of the format.
     """
-    equal = 0
+    equal = number = 0
     replay: _Replay | None = None
     for number, line in _lines(path):
         operation, expected = line["in"], line["out"]
@@ -54,12 +54,14 @@ def compare_sequence(path: str | Path) -> tuple[int, Difference | None]:
                 raise KeyError("init")
             else:
                 actual = replay.do(operation)
-        except (KeyError, TypeError, ConfigError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise TraceError("sequence_line", path=path, line=number, detail=str(error)) from error
         for part, value in expected.items():
             if part not in actual or actual[part] != value:
                 return equal, Difference(number, part, value, actual.get(part))
         equal += 1
+    if not number:
+        raise TraceError("sequence_empty", path=path)
     return equal, None
 
 
@@ -75,7 +77,7 @@ def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
             parsed = json.loads(line)
             if not isinstance(parsed["in"]["op"], str) or not isinstance(parsed["out"], dict):
                 raise TypeError("in.op and out expected")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise TraceError("sequence_line", path=path, line=number, detail=error) from error
         yield number, parsed
 
@@ -179,6 +181,7 @@ class _ManagerReplay(_Replay):
         }
 
     def _admit(self, operation: Mapping[str, Any]) -> dict[str, Any]:
+        _refuse_twice(operation["id"], self._sequences)
         request = Request.make(
             operation["id"], operation["tokens"], SamplingParams(), cache_salt=operation["salt"]
         )
@@ -201,7 +204,7 @@ class _ManagerReplay(_Replay):
         seq.token_ids.extend(operation["tokens"])
         allocation = self.manager.allocate_slots(seq, len(operation["tokens"]))
         if allocation is None:
-            del seq.token_ids[-len(operation["tokens"]) :]
+            del seq.token_ids[len(seq.token_ids) - len(operation["tokens"]) :]
             return {"ok": False}
         seq.num_computed_tokens = len(seq.token_ids)
         return {"ok": True, "new": list(allocation.block_ids)}
@@ -233,6 +236,7 @@ class _SchedulerReplay(_Replay):
         }
 
     def _add(self, operation: Mapping[str, Any]) -> dict[str, Any]:
+        _refuse_twice(operation["id"], [r.request_id for r in self._scheduler.requests()])
         request = Request.make(
             operation["id"],
             operation["tokens"],
@@ -257,9 +261,14 @@ class _SchedulerReplay(_Replay):
         return {**_decisions(output), "sampled": sampled, "tables_at_schedule": tables}
 
     def _abort(self, operation: Mapping[str, Any]) -> dict[str, Any]:
-        request = next(r for r in self._scheduler.requests() if r.request_id == operation["id"])
-        self._scheduler.finish(request, "abort", ev.Reason("abort"))
+        alive = {request.request_id: request for request in self._scheduler.requests()}
+        self._scheduler.finish(alive[operation["id"]], "abort", ev.Reason("abort"))
         return {}
+
+
+def _refuse_twice(request_id: str, alive: Collection[str]) -> None:
+    if request_id in alive:
+        raise ValueError(f"{request_id} is alive already")
 
 
 def _decisions(output: SchedulerOutput) -> dict[str, Any]:

@@ -19,13 +19,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from core.checks import check_number, check_switch
 from core.config import EngineConfig
 from core.engine import Engine, StepRecord
-from core.errors import ConfigError, WorkloadError
+from core.errors import WorkloadError
 from core.request import SamplingParams
 
 __all__ = ["Arrival", "Scenario", "find_scenario", "load_scenario", "play", "scenario_names"]
 
+_PARTS = ("title", "about", "engine", "request")
+_MAX_STEP = 1 << 31
 _FOLDER = Path(__file__).parents[2] / "assets" / "scenarios"
 
 
@@ -97,20 +100,30 @@ def load_scenario(path: Path) -> Scenario:
         raise WorkloadError("unreadable", path=path, detail=error.strerror) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise WorkloadError("scenario_fault", path=path, where="TOML", detail=error) from error
-    where = "engine"
+    where = "TOML"
     try:
-        config = EngineConfig(**plain.get("engine", {}))
+        for where in plain:
+            if where not in _PARTS:
+                raise ValueError(f"unknown; a scenario has {', '.join(_PARTS)}")
+        texts = {}
+        for where in ("title", "about"):
+            texts[where] = _by_language(plain.get(where))
+        where = "engine"
+        config = EngineConfig(**plain.get(where, {}))
+        where = "request"
         arrivals = []
-        for number, request in enumerate(plain["request"], start=1):
+        for number, request in enumerate(_tables(plain.get(where)), start=1):
             where = f"request {number}"
             arrivals.append(_arrival(request))
-        where = "title"
-        return Scenario(
-            path.stem, _by_language(plain["title"]), _by_language(plain["about"]), config,
-            tuple(arrivals),
-        )  # fmt: skip
-    except (ConfigError, KeyError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise WorkloadError("scenario_fault", path=path, where=where, detail=error) from error
+    return Scenario(path.stem, texts["title"], texts["about"], config, tuple(arrivals))
+
+
+def _tables(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not value or not all(isinstance(v, dict) for v in value):
+        raise ValueError("one [[request]] table or more is expected")
+    return value
 
 
 def _by_language(texts: Any) -> dict[str, str]:
@@ -125,7 +138,13 @@ def _arrival(plain: Mapping[str, Any]) -> Arrival:
     own = {name: value for name, value in plain.items() if name not in known}
     if not isinstance(own.get("prompt"), str):
         raise ValueError("prompt: a text is expected")
-    if "stop" in params:
+    if "at_step" in own:
+        check_number("at_step", own["at_step"], 1, _MAX_STEP)
+    if "priority" in own:
+        check_number("priority", own["priority"], -_MAX_STEP, _MAX_STEP)
+    if "chat" in own:
+        check_switch("chat", own["chat"])
+    if isinstance(params.get("stop"), list):
         params["stop"] = tuple(params["stop"])
     return Arrival(params=SamplingParams(**params), **own)
 

@@ -79,30 +79,9 @@ _BAD: dict[str, tuple[str, str, str]] = {
     "half_true": ("block_size = 4", 'block_size = 4\nchunked_prefill = "no"', "chunked_prefill"),
     "a_float_size": ("block_size = 4", "block_size = 4.0", "block_size"),
 }
-_FAULTS = {
-    "unknown_table": "core/workload/scenario.py:load_scenario ignores unknown tables",
-    "one_request_table": "core/workload/scenario.py:_arrival leaks AttributeError",
-    "at_step_type": "core/workload/scenario.py:_arrival does not check at_step",
-    "at_step_value": "core/workload/scenario.py:_arrival does not check at_step",
-    "priority_type": "core/workload/scenario.py:_arrival does not check priority",
-    "stop_type": "core/request.py:SamplingParams does not check the type of stop",
-    "stop_is_one_text": "core/workload/scenario.py:_arrival cuts one text into letters",
-    "half_a_token": "core/request.py:SamplingParams takes fractions",
-    "true_tokens": "core/request.py:SamplingParams takes true for a number",
-    "half_true": "core/config.py:EngineConfig does not check switches",
-    "a_float_size": "core/config.py:EngineConfig keeps 4.0, which range() refuses",
-}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=_FAULTS[name]))
-        if name in _FAULTS
-        else name
-        for name in _BAD
-    ],
-)
+@pytest.mark.parametrize("name", _BAD)
 def test_a_fault_is_named_with_its_place(name: str, tmp_path: Path) -> None:
     old, new, place = _BAD[name]
     assert old in _GOOD
