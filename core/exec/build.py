@@ -28,7 +28,12 @@ def build_engine(
     """An engine with its own KV tensors over a shared model.
 
     Args:
+        loaded: the model, which other engines may share.
         config: an open pool size becomes `kv_memory`'s worth of blocks, else `default_blocks`.
+        backend: of `kernels.dispatch`.
+        record: keep a trace.
+        title: what the run shows, by language.
+        default_blocks: the pool when the configuration names no size.
 
     Raises:
         ConfigError: the memory holds fewer than two blocks.

@@ -7,13 +7,12 @@ It does not know requests, blocks or the engine.
 
 import importlib.metadata
 import importlib.util
-import io
 import os
 import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from transformers.utils import logging as transformers_logging
 from core.errors import ModelError
 from core.exec import faithful, pack, tune
 from core.exec.attention import ATTENTION_NAME
+from core.exec.gguf_reading import gguf_read_once
 from core.exec.kv_tensors import KVShape
 from core.exec.tokenizer import TextCodec
 
@@ -139,12 +139,11 @@ def load_model(
     tell = progress or (lambda _: None)
     source = _find(name, tell)
     place = torch.device(device) if device else _best_device()
-    with _readable(source), _quiet():
+    with _readable(source), _quiet(), _reading(source):
         config = AutoConfig.from_pretrained(source.path, **source.options)
-    faithful.check_config(source.name, config)
-    chosen = _dtype(dtype, place, config, tell)
-    tell("load")
-    with _readable(source), _quiet():
+        faithful.check_config(source.name, config)
+        chosen = _dtype(dtype, place, config, tell)
+        tell("load")
         tokenizer = _tokenizer(source)
         model = _weights(source, config, chosen).to(place).eval()
     tell("check")
@@ -225,7 +224,7 @@ def _embedded_folder(tell: Progress) -> Path:
 
 def _convert(source: _Source, folder: Path) -> None:
     """Writes the GGUF file's model and tokenizer as safetensors, in float32: nothing is lost."""
-    with _quiet(), redirect_stderr(io.StringIO()):  # the reader's own progress bar
+    with _quiet(), _reading(source):
         tokenizer = AutoTokenizer.from_pretrained(source.path, **source.options)
         model: Any = AutoModelForCausalLM.from_pretrained(
             source.path, dtype=torch.float32, **source.options
@@ -335,6 +334,11 @@ def _readable(source: _Source) -> Iterator[None]:
     except _FAULTS as fault:
         code = "model_hub" if source.hub and isinstance(fault, OSError) else "model_unreadable"
         raise ModelError(code, name=source.name, detail=_line(fault)) from fault
+
+
+def _reading(source: _Source) -> AbstractContextManager[None]:
+    """What the reading of a GGUF file needs around it."""
+    return gguf_read_once() if source.gguf else nullcontext()
 
 
 @contextmanager

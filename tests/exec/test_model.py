@@ -224,6 +224,92 @@ def test_a_large_model_is_not_packed(monkeypatch: Any) -> None:
     assert "forward" not in layer.__dict__
 
 
+class _NoOperations:
+    """torch.ops.mkldnn of a build that lacks the operations."""
+
+
+class _OtherNumbers:
+    """Operations that run, and are off by a tenth."""
+
+    def __init__(self, plain: Any) -> None:
+        self._reorder_linear_weight = plain._reorder_linear_weight
+        self._linear_pointwise = self
+        self._product = plain._linear_pointwise.default
+
+    def default(self, *args: Any) -> torch.Tensor:
+        result: torch.Tensor = self._product(*args) * 1.1
+        return result
+
+
+class _OtherArguments:
+    """Operations of a torch that wants them called in another way."""
+
+    def __init__(self) -> None:
+        self._linear_pointwise = self
+        self.default = self._reorder_linear_weight = self._refuse
+
+    def _refuse(self) -> None:
+        raise AssertionError("a call with arguments doesn't get here")
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [_NoOperations(), _OtherNumbers(torch.ops.mkldnn), _OtherArguments()],
+    ids=["missing", "other numbers", "other arguments"],
+)
+def test_layers_stay_plain_where_packing_is_not_to_be_trusted(
+    monkeypatch: Any, operations: Any
+) -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(24, 40), torch.nn.Linear(40, 8, bias=False))
+    rows = torch.randn(3, 24)
+    wanted = layers(rows)
+    monkeypatch.setattr(pack, "_operations", lambda: operations)
+    assert pack.pack_linears(layers) == 0
+    assert all("forward" not in layer.__dict__ for layer in layers)
+    assert torch.equal(layers(rows), wanted)
+
+
+def test_layers_stay_plain_in_a_torch_without_onednn(monkeypatch: Any) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert pack.pack_linears(torch.nn.Linear(24, 40)) == 0
+
+
+def test_a_gguf_file_is_parsed_once_and_nothing_stays_changed(monkeypatch: Any) -> None:
+    import gguf
+    from transformers import modeling_gguf_pytorch_utils as loader
+
+    from core.exec.gguf_reading import gguf_read_once
+
+    opened: list[str] = []
+    monkeypatch.setattr(gguf, "GGUFReader", lambda path: opened.append(path) or object())
+    before = (gguf.GGUFReader, gguf.get_tensor_name_map, loader.tqdm)
+    with pytest.raises(KeyError), gguf_read_once():
+        assert gguf.GGUFReader("a") is gguf.GGUFReader("a")
+        assert gguf.GGUFReader("b") is not gguf.GGUFReader("a")
+        raise KeyError
+    assert opened == ["a", "b"]
+    assert (gguf.GGUFReader, gguf.get_tensor_name_map, loader.tqdm) == before
+
+
+GGUF = """
+import sys
+from core.exec.model import _PACKAGE, load_model
+from importlib.util import find_spec
+from pathlib import Path
+(folder,) = find_spec(_PACKAGE).submodule_search_locations
+load_model(str(next(Path(folder).glob("*.gguf"))), dtype="float32", device="cpu")
+"""
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_loading_a_gguf_file_leaves_the_terminal_alone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GGUF], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 def test_a_measured_choice_is_remembered(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setenv("GLASSBLOCK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tune, "_SECONDS", 0.0)
