@@ -1,13 +1,14 @@
-"""The real model behind live runs. Only the loading thread imports this module: it needs torch."""
+"""The real model behind live runs.
+
+Only the loading thread imports this module: what it imports loads torch.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from core.config import EngineConfig
 from core.engine import Engine
-from core.exec.build import build_engine, describe
+from core.exec.build import build_engine, describe, num_threads, use_threads
 from core.exec.model import LoadedModel, load_model
 from core.exec.runner import block_bytes
 
@@ -19,7 +20,7 @@ class RealBackend:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
-        self._threads = torch.get_num_threads()
+        self._threads = num_threads()
         self.facts: Mapping[str, Any] = describe(loaded)
 
     @classmethod
@@ -37,5 +38,5 @@ class RealBackend:
 
     def build(self, config: EngineConfig, title: Mapping[str, str]) -> Engine:
         """An engine with its own pool, to be stepped in the calling thread."""
-        torch.set_num_threads(self._threads)  # the count belongs to a thread
+        use_threads(self._threads)  # the count belongs to a thread
         return build_engine(self._loaded, config, title=title)

@@ -13,7 +13,7 @@ from core.exec.model import LoadedModel
 from core.exec.runner import ModelRunner, block_bytes
 from kernels.dispatch import Backend
 
-__all__ = ["build_engine", "describe"]
+__all__ = ["build_engine", "describe", "num_threads", "use_threads"]
 
 
 def build_engine(
@@ -65,10 +65,20 @@ def describe(loaded: LoadedModel) -> dict[str, object]:
         "max_model_len": info.max_model_len,
         "dtype": info.dtype,
         "device": info.device,
-        "threads": torch.get_num_threads(),
+        "threads": num_threads(),
         "processor": _processor(),
         "torch": torch.__version__,
     }
+
+
+def num_threads() -> int:
+    """Threads of a forward that this thread runs."""
+    return torch.get_num_threads()
+
+
+def use_threads(count: int) -> None:
+    """Sets the threads of the forwards that this thread runs: torch keeps the count by thread."""
+    torch.set_num_threads(count)
 
 
 def _processor() -> str:

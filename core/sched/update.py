@@ -265,7 +265,8 @@ class StepUpdate:
             self._scheduler.finish(request, finish_reason, _REASONS[finish_reason])
 
     def _finish_sequence(self, seq: Sequence, finish_reason: FinishReason) -> None:
-        held_back = self._texts.drop(seq)
+        # A limit can cut a character in two; half of one is never shown.
+        held_back = self._texts.drop(seq).rstrip("\N{REPLACEMENT CHARACTER}")
         if held_back and seq.texts:
             seq.texts[-1] += held_back
         self._scheduler.finish_sequence(seq, finish_reason)
