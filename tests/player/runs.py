@@ -145,7 +145,7 @@ def _paper_run() -> Trace:
 def _abort_while_swapped_run() -> Trace:
     """A request that ends in the swap space must give its host blocks back."""
     engine = make_engine(3, semantics="paper", num_blocks=20, preemption="swap", num_host_blocks=30)
-    for first in (2, 30, 60):
+    for first in range(2, 92, 15):
         prompt = list(range(first, first + 6))
         engine.add_request(prompt, SamplingParams(max_tokens=16, n=2, ignore_eos=True))
     for _ in engine.run():
