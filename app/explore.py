@@ -348,8 +348,9 @@ def _charts(shown: Shown, cursor: Cursor | None, say: Say) -> None:
         "requests": charts.requests(steps, look, words, at),
         "rates": charts.rates(steps, look, words, at, measured_on=source),
     }
-    for name, figure in figures.items():
-        st.plotly_chart(
+    wide, (left, right) = st.container(), st.columns(2)
+    for place, (name, figure) in zip((wide, left, right), figures.items(), strict=True):
+        place.plotly_chart(
             figure, key=f"gbx_chart_{name}", theme=None, config={"displaylogo": False},
         )  # fmt: skip
 

@@ -228,11 +228,12 @@ class Registry:
             LimitError: a cap was met.
         """
         check_plan(plan, backend, self.limits)
+        before = self.session(token).run
+        if before is not None:  # one visitor, one engine
+            before.stop()
+            before.wait(_PATIENCE)
         with self._lock:
             session = self.session(token)
-            if session.run is not None:
-                session.run.stop()
-                session.run.wait(_PATIENCE)  # one visitor, one engine
             alive = sum(s.run is not None and s.run.is_running for s in self._sessions.values())
             if alive >= self.limits.engines:
                 raise LimitError("engines_busy", limit=self.limits.engines)

@@ -80,14 +80,21 @@ def settings() -> dict[str, Any]:
 
 def _run(address: str, port: int) -> None:
     import streamlit as st
+    from starlette.middleware import Middleware
     from starlette.requests import Request
     from starlette.responses import PlainTextResponse
     from starlette.routing import Route
 
+    from app.compress import ScriptCompression
+
     async def health(_: Request) -> PlainTextResponse:
         return PlainTextResponse("ok\n")
 
-    app = st.App(_ROOT / "app" / "main.py", routes=[Route("/healthz", health)])
+    app = st.App(
+        _ROOT / "app" / "main.py",
+        routes=[Route("/healthz", health)],
+        middleware=[Middleware(ScriptCompression)],
+    )
     own = {"server.address": address, "server.port": port, "server.headless": True}
     app.run(config=settings() | own)
 

@@ -77,6 +77,8 @@ def open_upload(name: str, data: bytes) -> Shown:
         if "path" in values:
             values["path"] = name  # the visitor's own word, not the server's
         raise TraceError(fault.code, **values) from fault
+    except Exception as fault:  # a file can be wrong in ways that nobody thought of
+        raise TraceError("not_a_trace", path=name, detail=type(fault).__name__) from fault
     finally:
         Path(path).unlink(missing_ok=True)
     digest = zlib.crc32(data)

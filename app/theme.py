@@ -75,7 +75,7 @@ def css(theme: ThemeName) -> str:
 
 
 _SHEET = """
-[data-testid="stHeader"]{height:56px;background:transparent;pointer-events:none;z-index:30}
+[data-testid="stHeader"]{position:absolute;height:56px;background:transparent;pointer-events:none;z-index:30}
 [data-testid="stHeader"] *{pointer-events:none}
 [data-testid="stHeader"] button,[data-testid="stHeader"] button *{pointer-events:auto}
 [data-testid="stDecoration"],[data-testid="stStatusWidget"]{display:none}
@@ -122,7 +122,8 @@ _SHEET = """
   border:1px solid var(--gbx-line)}
 [data-testid="stPopoverBody"] [data-testid="stForm"]{border:0;padding:0}
 [data-testid="stPlotlyChart"]{border:1px solid var(--gbx-line);border-radius:12px;
-  background:var(--gbx-card);padding:10px 12px}
+  background:var(--gbx-card);padding:10px 12px;overflow:hidden}
+.st-key-gbx-header>:has(.gbx-pill){width:auto;flex:none}
 .st-key-gbx-bar{align-items:center}
 @media (max-width:760px){
   [data-testid="stMainBlockContainer"]{padding:0 10px 24px}

@@ -19,7 +19,7 @@ __all__ = ["PARTS", "Words", "memory", "provenance", "rates", "requests", "smoot
 Words = Callable[[str], str]
 
 PARTS = ("tokens", "reserved", "tail", "cached", "free")
-_HEIGHT = 300
+_HEIGHT = 330
 _WINDOW = 5
 
 
@@ -132,10 +132,12 @@ def _empty(look: Look, title: str, unit: str, words: Words) -> go.Figure:
         template="none", height=_HEIGHT, hovermode="x unified", title={"text": title, "x": 0},
         font={"family": look.font, "size": 12, "color": look.text},
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-        margin={"l": 8, "r": 8, "t": 58, "b": 8},
+        margin={"l": 8, "r": 8, "t": 56, "b": 84},
         hoverlabel={"bgcolor": look.ground, "font": {"color": look.text}},
-        legend={"orientation": "h", "y": -0.22, "x": 0, "traceorder": "normal"},
-        xaxis={**axis, "title": {"text": words("step")}},
+        legend={
+            "orientation": "h", "y": -0.3, "yanchor": "top", "x": 0, "traceorder": "normal",
+        },
+        xaxis={**axis, "title": {"text": words("step"), "standoff": 6}},
         yaxis={**axis, "title": {"text": unit}},
     )  # fmt: skip
     figure.update_layout(title={"font": {"size": 13, "color": look.text}})
