@@ -72,7 +72,7 @@ def _real() -> tuple[Any, LoadedModel]:
     """SmolLM2 twice from the same weights: untouched for generate, and in the engine."""
     loaded = load_model(dtype="float32", device="cpu")
     path = loaded.model.config._name_or_path
-    plain = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    plain: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     plain.generation_config.eos_token_id = None
     return plain, loaded
 

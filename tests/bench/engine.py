@@ -23,7 +23,8 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,6 +47,20 @@ class Job:
 
     prompt: list[int]
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Useful tokens for each second on the wall and for each second of processor time.
+
+    On a machine that others use too, the second is the steadier one.
+    """
+
+    wall: float
+    processor: float
+
+
+Way = Callable[[list[Job]], tuple[float, list[list[int]]]]
 
 
 def workload(vocab: int, seed: int = 0) -> list[Job]:
@@ -121,19 +136,27 @@ def check(jobs: list[Job]) -> None:
             raise SystemExit(f"prompt {index}: {got} is not generate's {wanted}")
 
 
-def measure(
-    ways: dict[str, Callable[[], tuple[float, list[list[int]]]]], useful: int, repeat: int
-) -> dict[str, float]:
-    """Median useful tokens a second of each way; the first round only warms up."""
+def measure(ways: dict[str, Way], jobs: list[Job], repeat: int) -> dict[str, Rate]:
+    """Median useful tokens a second of each way, after a short run to warm up."""
+    useful = sum(job.count for job in jobs)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(repeat + 1):
+    processor: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way([Job(job.prompt, 4) for job in jobs])
+    for _ in range(repeat):
         for name, way in ways.items():
-            took, tokens = way()
+            before = time.process_time()
+            took, tokens = way(jobs)
+            processor[name].append(time.process_time() - before)
+            seconds[name].append(took)
             if sum(map(len, tokens)) != useful:
                 raise SystemExit(f"{name}: {sum(map(len, tokens))} tokens, not {useful}")
-            if turn:
-                seconds[name].append(took)
-    return {name: useful / statistics.median(times) for name, times in seconds.items()}
+    return {
+        name: Rate(
+            useful / statistics.median(seconds[name]), useful / statistics.median(processor[name])
+        )
+        for name in ways
+    }
 
 
 def main() -> None:
@@ -153,23 +176,29 @@ def main() -> None:
     if not options.no_check:
         check(jobs)
     plain = _plain(loaded)
-    useful = sum(job.count for job in jobs)
     rates = measure(
         {
-            "glassblock, trace on": lambda: ours(loaded, jobs, record=True),
-            "glassblock, trace off": lambda: ours(loaded, jobs, record=False),
-            "transformers, continuous": lambda: continuous(plain, jobs),
-            "transformers, static": lambda: static(plain, jobs),
+            "glassblock, trace on": partial(ours, loaded, record=True),
+            "glassblock, trace off": partial(ours, loaded, record=False),
+            "transformers, continuous": partial(continuous, plain),
+            "transformers, static": partial(static, plain),
         },
-        useful,
+        jobs,
         options.repeat,
     )
-    first = rates["glassblock, trace on"]
-    print(f"{'useful tokens a second':28}{loaded.info.dtype:>10}  ours / it")
+    _report(rates, describe(loaded) | {"transformers": transformers.__version__})
+
+
+def _report(rates: dict[str, Rate], machine: dict[str, object]) -> None:
+    first = next(iter(rates.values()))
+    title = f"useful tokens, {machine['dtype']}"
+    print(f"{title:28}{'a second':>10}{'ours / it':>11}{'a CPU second':>14}{'ours / it':>11}")
     for name, rate in rates.items():
-        print(f"{name:28}{rate:10.1f}  {first / rate:9.2f}")
-    machine = describe(loaded) | {"transformers": transformers.__version__}
-    print(json.dumps({"useful_tokens": useful, "tokens_per_second": rates, "machine": machine}))
+        print(
+            f"{name:28}{rate.wall:10.1f}{first.wall / rate.wall:11.2f}"
+            f"{rate.processor:14.1f}{first.processor / rate.processor:11.2f}"
+        )
+    print(json.dumps({"rates": {k: asdict(v) for k, v in rates.items()}, "machine": machine}))
 
 
 def _plain(loaded: LoadedModel) -> Any:
