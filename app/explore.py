@@ -197,9 +197,11 @@ def _about(scenario: Scenario, shown: Shown | None, say: Say, lang: str) -> None
     about = scenario.about.get(lang) or scenario.about["en"] if titles == scenario.title else ""
     header = shown.trace.header
     facts = _model_line(dict(header.model), say, measured=header.measured)
+    # While a run grows its progress stands in the second line, so that nothing jumps.
+    second = "" if shown.is_live else f"<br>{escape(about) or '&nbsp;'}"
     st.html(
         f'<div class="gbx-about"><b>{escape(title)}</b> · {escape(say("from_" + shown.source))} · '
-        f"{escape(facts)}<br>{escape(about)}</div>"
+        f"{escape(facts)}{second}</div>"
     )
 
 
@@ -228,14 +230,14 @@ def _paint_stage(session: Session, name: str, lang: str, was_alive: bool) -> Non
     state.registry().session(state.token())
     run = session.run
     if was_alive and run is not None:
-        st.html(
-            f'<div class="gbx-about" role="status">{escape(_progress(run.progress, say))}</div>'
-        )
+        with st.container(key="gbx-progress"):
+            text = escape(_progress(run.progress, say))
+            st.html(f'<div class="gbx-about" role="status">{text}</div>')
     shown = _current(session, name, lang)
     if shown is not None:
         cursor = player(
             shown.log, key=f"player-{shown.key}", lang=lang, theme="auto", height=_HEIGHT,
-            is_live=shown.is_live,
+            start=shown.opening, is_live=shown.is_live,
         )  # fmt: skip
         if not was_alive:
             _charts(shown, cursor, say)

@@ -11,11 +11,19 @@ import tempfile
 import zlib
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from core.errors import LimitError, TraceError
 from core.trace.delta_log import encode
+from core.trace.events import (
+    BlockCopied,
+    BlockShared,
+    Event,
+    RequestPreempted,
+    SlotsWritten,
+)
 from core.trace.trace import Header, Trace, load_trace
 from core.workload.scenario import scenario_names
 
@@ -26,6 +34,8 @@ _MAX_UPLOAD = 16 << 20
 _MAX_EXPANDED = 96 << 20
 _MAX_BLOCKS = 1 << 18
 _MAX_HEADER = 1 << 20
+_LOOK_AHEAD = 5000
+_TELLING: tuple[type[Event], ...] = (BlockCopied, RequestPreempted, BlockShared, SlotsWritten)
 Source = Literal["recorded", "live", "file"]
 
 
@@ -38,6 +48,19 @@ class Shown:
     log: bytes
     source: Source
     is_live: bool = False
+
+    @property
+    def opening(self) -> int:
+        """Events to have applied when the run is first seen: a telling moment, or a live run's end.
+
+        An empty pool says nothing to a newcomer.
+        """
+        if self.is_live:
+            return len(self.trace.events)
+        found: dict[type[Event], int] = {}
+        for event in islice(self.trace.events, _LOOK_AHEAD):
+            found.setdefault(type(event), event.index + 1)
+        return next((found[kind] for kind in _TELLING if kind in found), 0)
 
 
 def recorded_names() -> list[str]:

@@ -113,8 +113,8 @@ _SHEET = """
   font-weight:650;margin:0 0 6px;padding:0;color:var(--gbx-text)}
 .gbx-card h3 span{font-weight:400;font-size:12px;color:var(--gbx-muted)}
 .gbx-card p{margin:0;white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.5;font-size:13px;
-  max-height:180px;overflow:auto}
-.gbx-card p.gbx-prompt{color:var(--gbx-muted);max-height:66px;margin-bottom:6px}
+  max-height:176px;overflow:auto}
+.gbx-card p.gbx-prompt{color:var(--gbx-muted);max-height:59px;margin-bottom:6px}
 .gbx-title{font-size:11px;font-weight:650;letter-spacing:.08em;text-transform:uppercase;
   color:var(--gbx-muted);margin:6px 0 0}
 [data-testid="stPopoverBody"]{width:min(760px,calc(100vw - 24px))!important;
@@ -125,6 +125,10 @@ _SHEET = """
   background:var(--gbx-card);padding:10px 12px;overflow:hidden}
 .st-key-gbx-header>:has(.gbx-pill){width:auto;flex:none}
 .st-key-gbx-bar{align-items:center}
+.st-key-gbx-progress{margin:-10px 0 -14px}
+[data-testid="InputInstructions"]{display:none}
+[data-testid="stMainMenuButton"],[data-testid="stMainMenu"] button{background:var(--gbx-card);
+  border-radius:50%}
 @media (max-width:760px){
   [data-testid="stMainBlockContainer"]{padding:0 10px 24px}
   .st-key-gbx-header{margin:0 -10px;width:calc(100% + 20px)!important;padding:6px 10px 8px;gap:8px}

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,11 @@ def test_rubbish_is_refused_with_one_sentence_that_names_the_file(data: bytes, c
         code == "not_a_trace" and caught.value.code == "header_config"
     )
     assert "/tmp" not in text and "\n" not in text and len(text) < 500
+
+
+def test_a_first_visitor_sees_a_telling_moment_and_a_live_run_its_end() -> None:
+    tour = recorded("01_tour")
+    seen = list(tour.trace.events)[tour.opening - 1]
+    assert type(seen).__name__ == "BlockCopied"
+    live = replace(tour, is_live=True)
+    assert live.opening == len(tour.trace.events)

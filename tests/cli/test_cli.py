@@ -124,7 +124,7 @@ def test_bad_input_gets_one_line_on_stderr_and_nothing_on_stdout(
     arguments: list[str], code: int, words: str
 ) -> None:
     done = glassblock(*arguments)
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("glassblock: model: ")]
+    lines = [line for line in done.stderr.splitlines() if "glassblock: model: " not in line]
     faults = [line for line in lines if line != "glassblock: loading the model"]
     assert done.returncode == code
     assert done.stdout == ""
