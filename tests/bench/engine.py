@@ -167,7 +167,8 @@ def main() -> None:
     parser.add_argument("--no-check", action="store_true", help="skip the comparison of tokens")
     parser.add_argument("--profile", action="store_true", help="profile our engine instead")
     options = parser.parse_args()
-    transformers.utils.logging.disable_progress_bar()
+    log: Any = transformers.utils.logging
+    log.disable_progress_bar()
     loaded = load_model(dtype=options.dtype, device="cpu")
     jobs = workload(loaded.info.vocab_size)
     if options.profile:
@@ -203,9 +204,9 @@ def _report(rates: dict[str, Rate], machine: dict[str, object]) -> None:
 
 def _plain(loaded: LoadedModel) -> Any:
     """The same weights in a model that is untouched."""
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         loaded.model.config._name_or_path, dtype=loaded.model.dtype, attn_implementation="sdpa"
-    ).eval()
+    )
     model.generation_config.eos_token_id = None
     return model
 
