@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig
 
 from core.config import EngineConfig
 from core.exec.build import build_engine, describe
