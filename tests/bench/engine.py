@@ -87,7 +87,7 @@ def ours(loaded: LoadedModel, jobs: list[Job], *, record: bool) -> tuple[float, 
 
 def continuous(model: Any, jobs: list[Job]) -> tuple[float, list[list[int]]]:
     """Seconds and tokens of transformers' continuous batching."""
-    settings = GenerationConfig(
+    settings: Any = model.generation_config.__class__(
         do_sample=False, max_new_tokens=128, eos_token_id=-1, pad_token_id=0
     )
     memory = ContinuousBatchingConfig(
