@@ -1500,11 +1500,7 @@ class PoolCanvas {
     const ink = INKS[theme];
     const a = this.rect(from);
     const b = to >= 0 ? this.rect(to) : { x: a.x, y: this.height - 12, w: a.w, h: 12 };
-    const [start, end] = edgePoints(a, b);
-    const control = { x: (start.x + end.x) / 2, y: (start.y + end.y) / 2 };
-    const bend = Math.min(40, Math.hypot(end.x - start.x, end.y - start.y) / 3);
-    if (Math.abs(end.x - start.x) > Math.abs(end.y - start.y)) control.y -= bend;
-    else control.x += bend;
+    const [start, control, end] = arrowPath(a, b);
     const tip = along(start, control, end, progress);
     context.strokeStyle = context.fillStyle = ink.copy;
     context.lineWidth = 3;
@@ -1522,7 +1518,7 @@ class PoolCanvas {
     const { context } = this;
     context.font = `600 12px ${SANS}`;
     const width = context.measureText(text).width + 18;
-    const x = Math.max(2, Math.min(this.width - width - 2, at.x + 8));
+    const x = Math.max(2, Math.min(this.width - width - 2, at.x - width / 2));
     const y = Math.max(2, at.y - 9);
     context.beginPath();
     context.roundRect(x, y, width, 19, 5);
@@ -1563,6 +1559,23 @@ function edgePoints(a, b) {
   }
   const right = q.x > p.x;
   return [{ x: right ? a.x + a.w : a.x, y: p.y }, { x: right ? b.x - 2 : b.x + b.w + 2, y: q.y }];
+}
+
+/** Start, control point and end of an arrow; neighbours in a row are joined by a bow below them. */
+function arrowPath(a, b) {
+  const [start, end] = edgePoints(a, b);
+  const length = Math.hypot(end.x - start.x, end.y - start.y);
+  if (length < 48 && Math.abs(a.y - b.y) < 1) {
+    const bottom = a.y + a.h;
+    const from = { x: a.x + a.w / 2, y: bottom };
+    const to = { x: b.x + b.w / 2, y: bottom + 2 };
+    return [from, { x: (from.x + to.x) / 2, y: bottom + Math.min(44, a.w * 0.4) }, to];
+  }
+  const control = { x: (start.x + end.x) / 2, y: (start.y + end.y) / 2 };
+  const bend = Math.min(40, length / 3);
+  if (Math.abs(end.x - start.x) > Math.abs(end.y - start.y)) control.y -= bend;
+  else control.x += bend;
+  return [start, control, end];
 }
 
 function along(a, c, b, t) {
