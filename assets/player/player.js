@@ -2534,6 +2534,12 @@ class Player {
     this.applyLook();
     this.element.append(regions.root);
     regions.shell.addEventListener("keydown", (event) => onKey(this, event));
+    // A visitor who has clicked nothing yet means the only player on the page.
+    this.onPageKey ??= (event) => {
+      if (event.target === document.body && mounted.size === 1) onKey(this, event);
+    };
+    document.addEventListener("keydown", this.onPageKey);
+    mounted.add(this);
     listenToPool(this);
     listenToTimeline(this);
     listenToNames(this);
@@ -2982,6 +2988,8 @@ class Player {
     clearTimeout(this.settleTimer);
     clearTimeout(this.sayTimer);
     cancelAnimationFrame(this.frameId);
+    document.removeEventListener("keydown", this.onPageKey);
+    mounted.delete(this);
     this.observer.disconnect();
     this.regions.root.remove();
   }
@@ -3023,6 +3031,7 @@ function readStored(key) {
   }
 }
 
+const mounted = new Set();
 const players = new WeakMap();
 
 /**

@@ -75,6 +75,12 @@ def press(page: Page, *keys: str) -> None:
         page.keyboard.press(key)
 
 
+def test_keys_work_before_anything_was_clicked(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
+        press(page, "ArrowRight", "ArrowRight", "ArrowRight")
+        wait_at(page, 3)
+
+
 def test_keys_step_both_ways_by_event_phase_and_step(browser: Browser, address: str) -> None:
     events = events_of("story")
     with opened(browser, address) as page:
