@@ -25,6 +25,7 @@ __all__ = ["show"]
 
 _HEIGHT = 770  # the player with its transport fits 1440 x 900 without scrolling the page
 _PATIENCE = 5.0  # seconds that "stop" waits for the engine's step
+_BUILD = 1.0  # seconds that the page waits for a run's engine before it paints
 _TICK = 0.4  # seconds between two paintings of a live run
 _MODEL_DELAY = 1.5  # lets the first page's files out before torch is imported
 _LANGUAGE_NAMES = {"en": "English", "zh": "中文"}
@@ -45,7 +46,7 @@ def show() -> None:
     shown = _current(session, scenario.name, lang)
     _about(scenario, shown, say, lang)
     _notices(session, lang)
-    _stage(session, scenario.name, lang)
+    _stage(session, scenario.name, lang, shown)
     _below(session, shown, say, lang)
     models.shared().start(_MODEL_DELAY)
 
@@ -123,7 +124,8 @@ def _run_pressed() -> None:
     try:
         scenario = find_scenario(st.session_state["gbx_scenario"])
         titles = {lang: sentence("app.own_title", lang) for lang in LANGUAGES}
-        state.registry().start(state.token(), plan_of(scenario, titles), backend)
+        run = state.registry().start(state.token(), plan_of(scenario, titles), backend)
+        run.wait_for_engine(_BUILD)
     except GlassblockError as fault:
         state.set_notice(fault)
 
@@ -219,13 +221,16 @@ def _notices(session: Session, lang: str) -> None:
         _note(session.warning, is_error=True)
 
 
-def _stage(session: Session, name: str, lang: str) -> None:
+def _stage(session: Session, name: str, lang: str, painted: Shown | None) -> None:
     """The player, repainted alone while its run grows."""
     alive = session.run is not None and session.run.is_running
-    st.fragment(_paint_stage, run_every=_TICK if alive else None)(session, name, lang, alive)
+    st.fragment(_paint_stage, run_every=_TICK if alive else None)(
+        session, name, lang, alive, painted.key if painted else ""
+    )  # fmt: skip
 
 
-def _paint_stage(session: Session, name: str, lang: str, was_alive: bool) -> None:
+def _paint_stage(session: Session, name: str, lang: str, was_alive: bool, painted: str) -> None:
+    """Paints the player; the whole page again when its run ended, or first has a trace."""
     say = state.say(lang)
     state.registry().session(state.token())
     run = session.run
@@ -241,7 +246,8 @@ def _paint_stage(session: Session, name: str, lang: str, was_alive: bool) -> Non
         )  # fmt: skip
         if not was_alive:
             _charts(shown, cursor, say)
-    if was_alive and (run is None or not run.is_running):
+    is_over = run is None or not run.is_running
+    if was_alive and (is_over or (shown is not None and shown.key != painted)):
         st.rerun()
 
 

@@ -78,6 +78,7 @@ class Run:
         self._plan, self._backend, self._limits = plan, backend, limits
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._stands = threading.Event()
         self._state: State = "running"
         self._trace: Trace | None = None
         self._writer: DeltaLogWriter | None = None
@@ -98,6 +99,10 @@ class Run:
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the engine is gone."""
         self._thread.join(timeout)
+
+    def wait_for_engine(self, timeout: float) -> None:
+        """Waits until there is something to show, or the run is over already."""
+        self._stands.wait(timeout)
 
     @property
     def is_running(self) -> bool:
@@ -134,11 +139,13 @@ class Run:
         finally:
             self._seconds = time.monotonic() - self._started
             self._state = state
+            self._stands.set()
 
     def _play(self, engine: Engine) -> State:
         trace = engine.trace()
         with self._lock:
             self._trace, self._writer = trace, DeltaLogWriter(log_header(trace.header))
+        self._stands.set()
         seen = 0
         for _ in play(engine, self._plan.arrivals):
             seen = self._take(engine, trace, seen)

@@ -125,7 +125,7 @@ _SHEET = """
   background:var(--gbx-card);padding:10px 12px;overflow:hidden}
 .st-key-gbx-header>:has(.gbx-pill){width:auto;flex:none}
 .st-key-gbx-bar{align-items:center}
-.st-key-gbx-progress{margin:-10px 0 -14px}
+.st-key-gbx-progress{margin:-10px 0 -4px}
 [data-testid="InputInstructions"]{display:none}
 [data-testid="stMainMenuButton"],[data-testid="stMainMenu"] button{background:var(--gbx-card);
   border-radius:50%}

@@ -39,8 +39,9 @@ def copy_places() -> list[int]:
 
 def test_the_page_opens_with_a_run_that_steps_both_ways(site: Site) -> None:
     with site.visit() as page:
+        at_event(page, copy_places()[0])  # it opens at a telling moment
         page.locator(".gb-shell").focus()
-        for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+        for key in ("Home", "ArrowRight", "ArrowRight", "ArrowLeft"):
             page.keyboard.press(key)
         at_event(page, 1)
         page.get_by_role("button", name="Run to the next one").click()
@@ -203,6 +204,7 @@ def test_charts_come_when_asked_for_and_mark_the_step(site: Site) -> None:
         page.wait_for_selector(".js-plotly-plot >> nth=2", timeout=30_000)
         settled(page)
         page.locator(".gb-shell").focus()
+        page.keyboard.press("Home")
         page.keyboard.press("]")
         at_event(page, copy_places()[0])
         page.wait_for_selector(".js-plotly-plot .shapelayer path >> nth=0", state="attached")
