@@ -12,24 +12,17 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from playwright.sync_api import Browser
 
+from app.serve import free_port
 from tests.browser.steps import Site
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = Path("/usr/bin/chromium")
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The app, started as a user does, in another folder; and a browser."""
-    if not CHROMIUM.exists():
-        reason = "Debian's chromium is not installed"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    from playwright.sync_api import sync_playwright
-
-    from app.serve import free_port
-    from tests.player.served import launch
-
     port = free_port()
     folder = tmp_path_factory.mktemp("server")
     command = [sys.executable, "-m", "app.cli", "serve", "--no-browser", "--port", str(port)]
@@ -41,10 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         )
     try:
         _wait(f"http://127.0.0.1:{port}/healthz", server, log)
-        with sync_playwright() as playwright:
-            browser = launch(playwright)
-            yield Site(f"http://127.0.0.1:{port}/", browser)
-            browser.close()
+        yield Site(f"http://127.0.0.1:{port}/", browser)
         assert "Traceback" not in log.read_text(), log.read_text()
     finally:
         server.terminate()

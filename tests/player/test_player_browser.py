@@ -7,22 +7,16 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
+from playwright.sync_api import Browser, Page
 
 from app.player.component import pack
 from core.trace import events as ev
 from core.trace.delta_log import encode
 from core.trace.trace import Trace
 from tests.player.runs import RUNS, header_of, story_run
+from tests.player.served import opened, serving
 
-pytest.importorskip("playwright")
-from playwright.sync_api import Browser, Page, sync_playwright
-
-from tests.player.served import CHROMIUM, launch, opened, serving
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed"),
-]
+pytestmark = pytest.mark.browser
 
 
 @cache
@@ -51,14 +45,6 @@ def data(query: str) -> bytes:
 def address() -> Iterator[str]:
     with serving(data) as url:
         yield url
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
 
 
 def wait_at(page: Page, event: int) -> None:
