@@ -1,6 +1,7 @@
-"""Sentences in the reader's language, from `assets/locale/<language>.toml`.
+"""Sentences in the reader's language, from `assets/locale`.
 
-It owns the lookup and the filling of templates. It does not know who asks: errors, events and
+`<language>.toml` holds what the core says (events and faults), `fragments/<area>.<language>.toml`
+what an area adds. It owns the lookup and the filling of templates. It does not know who asks: errors, events and
 pages all name a key. A key that a language lacks falls back to English; a test keeps the
 catalogues equal.
 
