@@ -1,9 +1,9 @@
 """Sentences in the reader's language, from `assets/locale`.
 
 `<language>.toml` holds what the core says (events and faults), `fragments/<area>.<language>.toml`
-what an area adds. It owns the lookup and the filling of templates. It does not know who asks: errors, events and
-pages all name a key. A key that a language lacks falls back to English; a test keeps the
-catalogues equal.
+what an area adds. This module owns the lookup and the filling of templates. It does not know who
+asks: errors, events and pages all name a key. A key that a language lacks falls back to English;
+a test keeps the catalogues equal.
 
 A template holds `{name}` (the value), `{name|token|tokens}` (the value and the word that fits its
 number) and `{name#4}` (the value's first four characters). `**bold**` marks are left to the
