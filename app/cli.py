@@ -8,6 +8,7 @@ and faults on stderr. It does no work of its own; each subcommand calls the libr
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from core.config import EngineConfig
-from core.errors import ConfigError, GlassblockError, RequestError, WorkloadError
+from core.errors import ConfigError, GlassblockError, RequestError, TraceError, WorkloadError
 from core.request import SamplingParams
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader has gone; keep the interpreter from complaining when it flushes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as fault:
+        print(f"glassblock: {fault.strerror or fault}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("glassblock: interrupted", file=sys.stderr)
@@ -191,15 +195,17 @@ def _run(options: argparse.Namespace) -> int:
     target = _writable(given.get("trace"))
     tell = _Progress()
     engine = _build(scenario, given, tell)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: keep what was done
     interrupted = _play(engine, scenario.arrivals, tell)
     tell.clear()
-    if target is not None:
-        engine.trace().save(target)
     outputs = engine.outputs()
     if given.get("json"):
         print(json.dumps(_run_json(engine, outputs), ensure_ascii=False))
     else:
-        _print_outputs(engine, outputs, target)
+        _print_outputs(engine, outputs)
+    if target is not None:
+        engine.trace().save(target)
+        print(f"glassblock: trace: {target}", file=sys.stderr)
     for output in outputs:
         if output.error:
             print(f"glassblock: request {output.request_id}: {output.error}", file=sys.stderr)
@@ -236,13 +242,16 @@ def _chosen(cls: type, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _writable(name: str | None) -> Path | None:
-    """The trace's path; a folder that is missing is told before the model loads."""
+    """The trace's path; a place that can't take it is told before the model loads."""
     if name is None:
         return None
-    path = Path(name)
-    if path.is_dir() or not path.parent.is_dir():
-        raise ConfigError("no_folder", path=path)
-    return path
+    from core.trace.trace import check_writable
+
+    try:
+        check_writable(name)
+    except TraceError as fault:
+        raise ConfigError(fault.code, **fault.values) from fault
+    return Path(name)
 
 
 def _build(scenario: "Scenario", given: dict[str, Any], tell: "_Progress") -> "Engine":
@@ -300,7 +309,7 @@ def _run_json(engine: "Engine", outputs: "list[RequestOutput]") -> dict[str, Any
     }
 
 
-def _print_outputs(engine: "Engine", outputs: "list[RequestOutput]", target: Path | None) -> None:
+def _print_outputs(engine: "Engine", outputs: "list[RequestOutput]") -> None:
     for output in outputs:
         print(f"[{output.request_id}] {output.prompt}")
         for number, completion in enumerate(output.outputs, start=1):
@@ -313,8 +322,6 @@ def _print_outputs(engine: "Engine", outputs: "list[RequestOutput]", target: Pat
         f"({total.tokens_per_second:.1f} tokens/s, measured on {where}); "
         f"{total.preemptions} preemptions, prefix hit rate {total.hit_rate:.0%}"
     )
-    if target is not None:
-        print(f"trace: {target}")
 
 
 # ------------------------------------------------------------- replay, verify

@@ -18,6 +18,7 @@ PreemptionMode = Literal["auto", "recompute", "swap"]
 
 _MAX_BLOCK_SIZE = 1024
 _MAX_BLOCKS = 1 << 24
+_DEFAULT_TOKENS = 4096
 # vLLM 0.6.2: BlockSpaceManagerV2(watermark=0.01); vLLM v1 has a watermark of 0 by default.
 _WATERMARK = {"paper": 0.01, "v1": 0.0}
 
@@ -91,12 +92,13 @@ class EngineConfig:
         """Blocks that requests can own; "v1" reserves block 0 as the null block."""
         return self.total_blocks - (self.semantics == "v1")
 
-    def sized(self, block_bytes: int, *, default_blocks: int = 256) -> "EngineConfig":
+    def sized(self, block_bytes: int, *, default_blocks: int | None = None) -> "EngineConfig":
         """This configuration with `num_blocks` set.
 
         Args:
             block_bytes: bytes of one block over all layers, K and V.
-            default_blocks: the pool when neither `num_blocks` nor `kv_memory` is given.
+            default_blocks: the pool when neither `num_blocks` nor `kv_memory` is given; None is
+                room for 4,096 tokens, at least 16 blocks.
 
         Raises:
             ConfigError: `kv_memory` holds fewer than two blocks.
@@ -104,7 +106,8 @@ class EngineConfig:
         if self.num_blocks is not None:
             return self
         if self.kv_memory is None:
-            return replace(self, num_blocks=default_blocks)
+            blocks = default_blocks or max(16, _DEFAULT_TOKENS // self.block_size)
+            return replace(self, num_blocks=blocks)
         num_blocks = self.kv_memory // block_bytes
         if num_blocks < 2:
             raise ConfigError("kv_memory_small", kv_memory=self.kv_memory, need=2 * block_bytes)

@@ -244,6 +244,8 @@ class Engine:
         return request_id in groups or _stem(request_id) in groups or request_id in self._stems
 
     def _encode(self, prompt: str | SequenceOf[int], *, chat: bool) -> list[int]:
+        if isinstance(prompt, str) and not _is_unicode(prompt):
+            raise RequestError("prompt_encoding")
         token_ids = (
             self.codec.encode(prompt, chat=chat) if isinstance(prompt, str) else list(prompt)
         )
@@ -466,6 +468,15 @@ class Engine:
     def events(self) -> EventStore:
         """The recorded events."""
         return self.trace().events
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text holds whole characters only, and no bytes that the shell passed on."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _output(group: _Group) -> RequestOutput:

@@ -44,9 +44,10 @@ _LEGAL = {
 class SamplingParams:
     """How a request's tokens are chosen.
 
-    `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 mean no limit. `logprobs` is the number of
-    alternatives to report beside each token; None reports nothing. `beam_width` 1 is no beam
-    search; a wider one ignores temperature, and ranks finished beams by
+    `temperature` 0 is greedy, and so is one below 1e-5, which would overflow (as in vLLM).
+    `top_k` 0 and `top_p` 1 mean no limit. `logprobs` is the number of alternatives to report
+    beside each token; None reports nothing. `beam_width` 1 is no beam search; a wider one ignores
+    temperature, and ranks finished beams by
     sum of log-probabilities / length ** `length_penalty`.
 
     Raises:
@@ -82,12 +83,18 @@ class SamplingParams:
             raise ConfigError("empty_stop")
 
     @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken."""
+        return self.temperature < _GREEDY_BELOW
+
+    @property
     def num_sequences(self) -> int:
         """Lines of tokens that the request can hold at once."""
         return max(self.n, self.beam_width)
 
 
 _OPTIONAL = {"seed", "logprobs"}
+_GREEDY_BELOW = 1e-5
 _PARAM_RANGES: dict[str, tuple[float, float]] = {
     "max_tokens": (1, 1 << 20),
     "n": (1, 64),

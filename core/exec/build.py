@@ -23,7 +23,7 @@ def build_engine(
     backend: Backend = "auto",
     record: bool = True,
     title: Mapping[str, str] | None = None,
-    default_blocks: int = 256,
+    default_blocks: int | None = None,
 ) -> Engine:
     """An engine with its own KV tensors over a shared model.
 

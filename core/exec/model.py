@@ -138,7 +138,7 @@ def load_model(
     """
     tell = progress or (lambda _: None)
     source = _find(name, tell)
-    place = torch.device(device) if device else _best_device()
+    place = _device(device) if device else _best_device()
     with _readable(source), _quiet(), _reading(source):
         config = AutoConfig.from_pretrained(source.path, **source.options)
         faithful.check_config(source.name, config)
@@ -234,6 +234,20 @@ def _convert(source: _Source, folder: Path) -> None:
         model.hf_quantizer = None
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+
+
+def _device(name: str) -> torch.device:
+    """The device of that name, once a number could be put there.
+
+    Raises:
+        ModelError: torch knows no such device, or this machine has none.
+    """
+    try:
+        place = torch.device(name)
+        torch.zeros(1, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ModelError("no_device", device=name, detail=_line(error)) from error
+    return place
 
 
 def _best_device() -> torch.device:

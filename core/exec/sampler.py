@@ -80,7 +80,7 @@ def sample(logits: Tensor, rows: SequenceOf[Row]) -> list[Sampled]:
     own = logits if identity else logits[torch.tensor(sources, device=logits.device)]
     scores = _penalized(own, rows)
     tokens = scores.argmax(dim=-1)  # [rows]
-    random = [index for index, row in enumerate(rows) if row.params.temperature > 0]
+    random = [index for index, row in enumerate(rows) if not row.params.is_greedy]
     if random:
         chosen = torch.tensor(random, device=logits.device)
         drawn = [rows[index] for index in random]

@@ -9,6 +9,7 @@ The fields' types are limited to what the binary log can carry (see `FIELD_KINDS
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
@@ -447,7 +448,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, float) or _is_int(value)
+    return (isinstance(value, float) and math.isfinite(value)) or _is_int(value)
 
 
 def _reason(value: dict[str, Any]) -> Reason:

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from core.errors import TraceError
+from core.config import EngineConfig
+from core.errors import ConfigError, TraceError
 from core.trace import events as ev
 from core.trace.recorder import EventStore
 from core.trace.snapshot import Layout, Snapshot, fold
 
-__all__ = ["SCHEMA_VERSION", "Header", "Trace", "load_trace", "make_schema"]
+__all__ = ["SCHEMA_VERSION", "Header", "Trace", "check_writable", "load_trace", "make_schema"]
 
 SCHEMA_VERSION = 1
 _MAX_EXPANDED = 2 << 30  # bytes that a compressed trace may expand to
@@ -104,10 +105,14 @@ class Trace:
     def save(self, path: str | Path) -> None:
         """Writes the trace; an existing file is replaced only once the new one is whole.
 
+        A link is followed. Anything else that is no file (a folder, a device, a pipe) is refused:
+        replacing it would destroy it.
+
         Raises:
-            TraceError: the folder can't be written to, or the disk is full.
+            TraceError: the place can't be written to, or the disk is full.
         """
-        target = Path(path)
+        check_writable(path)
+        target = Path(path).resolve()
         try:
             handle, name = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.")
         except OSError as error:
@@ -132,6 +137,23 @@ class Trace:
             out.write(_line(ev.to_dict(event)))
         if compress:
             out.close()
+
+
+def check_writable(path: str | Path) -> None:
+    """Tells before a run whether its trace can be saved there.
+
+    Raises:
+        TraceError: it can't.
+    """
+    try:
+        target = Path(path).resolve()
+        if target.exists() and not target.is_file():
+            raise TraceError("unwritable", path=path, detail="it is no file")
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except (OSError, ValueError) as error:
+        detail = getattr(error, "strerror", None) or error
+        raise TraceError("unwritable", path=path, detail=detail) from error
 
 
 def _line(value: Mapping[str, Any]) -> bytes:
@@ -171,7 +193,9 @@ def _read_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
             source: IO[bytes] = gzip.GzipFile(fileobj=raw) if compressed else raw  # type: ignore[assignment]
             while line := source.readline(_MAX_LINE):
                 number, size = number + 1, size + len(line)
-                if len(line) == _MAX_LINE or size > _MAX_EXPANDED:
+                if len(line) == _MAX_LINE:
+                    raise TraceError("line_too_long", path=path, line=number, limit=_MAX_LINE >> 20)
+                if size > _MAX_EXPANDED:
                     raise TraceError("trace_too_large", path=path, limit=_MAX_EXPANDED >> 20)
                 yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -197,8 +221,21 @@ def _parse_header(numbered: tuple[int, bytes], path: str | Path) -> Header:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise TraceError("not_a_trace", path=path, detail=f"header: {error!r}") from error
-    _check_layout(header.layout)
+    _check_config(header)
     return header
+
+
+def _check_config(header: Header) -> None:
+    """Refuses settings that no engine has, before the first event is read.
+
+    Raises:
+        TraceError: a setting is missing, unknown or out of range.
+    """
+    try:
+        EngineConfig.from_dict(dict(header.config))
+    except (ConfigError, TypeError) as error:
+        raise TraceError("header_config", detail=str(error).rstrip(".")) from error
+    _check_layout(header.layout)
 
 
 def _check_layout(layout: Layout) -> None:
@@ -255,7 +292,7 @@ def _parse_event(number: int, line: bytes, before: Snapshot) -> ev.Event:
         raise _Damaged(number, str(error)) from error
     if event.index != before.index + 1:
         raise _Damaged(number, f"event {event.index} follows event {before.index}")
-    if event.step < before.step:
+    if event.step not in (before.step, before.step + 1):
         raise _Damaged(number, f"step {event.step} follows step {before.step}")
     return event
 

@@ -98,7 +98,7 @@ def load_scenario(path: Path) -> Scenario:
         plain = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise WorkloadError("unreadable", path=path, detail=error.strerror) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WorkloadError("scenario_fault", path=path, where="TOML", detail=error) from error
     where = "TOML"
     try:

@@ -167,3 +167,14 @@ def test_beam_candidates_break_ties_by_the_smaller_id() -> None:
 
 def test_nothing_to_sample_gives_nothing() -> None:
     assert sample(torch.empty(0, VOCAB), []) == []
+
+
+def test_a_temperature_that_would_overflow_is_greedy() -> None:
+    assert [SamplingParams(temperature=t).is_greedy for t in (0.0, 1e-40, 9e-6, 1e-5, 0.1)] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+    logits = torch.tensor([[1.0, 300.0, 2.0]])
+    for temperature in (1e-40, 1e-5):
+        request = Request.make("A", [0], SamplingParams(temperature=temperature, seed=1))
+        (row,) = rows_for(0, request.sequences[0], 0)
+        assert sample(logits, [row])[0].token_id == 1
