@@ -92,13 +92,13 @@ class EngineConfig:
         """Blocks that requests can own; "v1" reserves block 0 as the null block."""
         return self.total_blocks - (self.semantics == "v1")
 
-    def sized(self, block_bytes: int, *, default_blocks: int | None = None) -> "EngineConfig":
+    def sized(self, block_bytes: int) -> "EngineConfig":
         """This configuration with `num_blocks` set.
+
+        Without `kv_memory` there is room for 4,096 tokens, and at least 16 blocks.
 
         Args:
             block_bytes: bytes of one block over all layers, K and V.
-            default_blocks: the pool when neither `num_blocks` nor `kv_memory` is given; None is
-                room for 4,096 tokens, at least 16 blocks.
 
         Raises:
             ConfigError: `kv_memory` holds fewer than two blocks.
@@ -106,7 +106,7 @@ class EngineConfig:
         if self.num_blocks is not None:
             return self
         if self.kv_memory is None:
-            blocks = default_blocks or max(16, _DEFAULT_TOKENS // self.block_size)
+            blocks = max(16, _DEFAULT_TOKENS // self.block_size)
             return replace(self, num_blocks=blocks)
         num_blocks = self.kv_memory // block_bytes
         if num_blocks < 2:

@@ -23,23 +23,21 @@ def build_engine(
     backend: Backend = "auto",
     record: bool = True,
     title: Mapping[str, str] | None = None,
-    default_blocks: int | None = None,
 ) -> Engine:
     """An engine with its own KV tensors over a shared model.
 
     Args:
         loaded: the model, which other engines may share.
-        config: an open pool size becomes `kv_memory`'s worth of blocks, else `default_blocks`.
+        config: an open pool size becomes what `EngineConfig.sized` makes of it.
         backend: of `kernels.dispatch`.
         record: keep a trace.
         title: what the run shows, by language.
-        default_blocks: the pool when the configuration names no size.
 
     Raises:
         ConfigError: the memory holds fewer than two blocks.
     """
     size = block_bytes(loaded.info, config.block_size)
-    sized = config.sized(size, default_blocks=default_blocks)
+    sized = config.sized(size)
     runner = ModelRunner(loaded, sized, backend=backend)
     return Engine(
         sized,
