@@ -147,13 +147,15 @@ def check_writable(path: str | Path) -> None:
     """
     try:
         target = Path(path).resolve()
-        if target.exists() and not target.is_file():
-            raise TraceError("unwritable", path=path, detail="it is no file")
-        with tempfile.TemporaryFile(dir=target.parent):
-            pass
+        is_other = target.exists() and not target.is_file()
+        if not is_other:
+            with tempfile.TemporaryFile(dir=target.parent):
+                pass
     except (OSError, ValueError) as error:
         detail = getattr(error, "strerror", None) or error
         raise TraceError("unwritable", path=path, detail=detail) from error
+    if is_other:
+        raise TraceError("unwritable", path=path, detail="it is no file")
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

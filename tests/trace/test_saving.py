@@ -23,8 +23,9 @@ def _trace() -> Trace:
 def test_a_pipe_is_refused_and_stays_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.jsonl"
     os.mkfifo(pipe)
-    with pytest.raises(TraceError, match="it is no file"):
+    with pytest.raises(TraceError, match="it is no file") as told:
         _trace().save(pipe)
+    assert str(told.value).count("can't be written") == 1
     assert pipe.is_fifo()
 
 
