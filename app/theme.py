@@ -47,12 +47,12 @@ _FONT = 'Inter, system-ui, "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei",
 LOOKS: dict[ThemeName, Look] = {
     "light": Look(
         ground="#ffffff", text="#1c2130", muted="#5d6475", grid="#dfe3ea", accent="#3b57d9",
-        parts=("#0072b2", "#e69f00", "#8fc1de", "#b6bcc9", "#e9ecf1"),
+        parts=("#0072b2", "#5aa9d6", "#0072b2", "#8fc1de", "#b6bcc9", "#d55e00", "#e9ecf1"),
         lines=OWNERS["light"], font=_FONT,
     ),
     "dark": Look(
         ground="#181c26", text="#e9ecf3", muted="#9aa3b5", grid="#2b3140", accent="#93a5ff",
-        parts=("#4ba3e0", "#efb03a", "#2c5f84", "#6a7387", "#272d3a"),
+        parts=("#4ba3e0", "#2f78ad", "#4ba3e0", "#2c5f84", "#6a7387", "#ff8c42", "#272d3a"),
         lines=OWNERS["dark"], font=_FONT,
     ),
 }  # fmt: skip
@@ -123,6 +123,9 @@ _SHEET = """
 [data-testid="stPopoverBody"] [data-testid="stForm"]{border:0;padding:0}
 [data-testid="stPlotlyChart"]{border:1px solid var(--gbx-line);border-radius:12px;
   background:var(--gbx-card);padding:10px 12px;overflow:hidden}
+[class*="st-key-gbx-figure-"]{border:1px solid var(--gbx-line);border-radius:12px;
+  background:var(--gbx-card);padding:10px 12px 8px;gap:0!important;min-width:0}
+[class*="st-key-gbx-figure-"] [data-testid="stPlotlyChart"]{border:0;padding:0;background:none}
 .st-key-gbx-header>:has(.gbx-pill){width:auto;flex:none}
 .st-key-gbx-bar{align-items:center}
 .st-key-gbx-progress{margin:-10px 0 -4px}

@@ -5,37 +5,38 @@ a figure knows no catalogue; colours come as a `Look`. A part keeps its place an
 every figure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
-from app.figures.look import Look
+from app.figures.frame import Words, empty, hatch, source
+from app.figures.look import PARTS, Look
 from core.trace.metrics import StepMetrics
 
-__all__ = ["PARTS", "Words", "memory", "provenance", "rates", "requests", "smoothed"]
+__all__ = ["memory", "provenance", "rates", "requests", "smoothed"]
 
-# A key of the caller's catalogue to a word in the reader's language.
-Words = Callable[[str], str]
-
-PARTS = ("tokens", "reserved", "tail", "cached", "free")
-_HEIGHT = 330
 _WINDOW = 5
 
 
 def memory(
     steps: Sequence[StepMetrics], look: Look, words: Words, cursor: int | None = None
 ) -> go.Figure:
-    """Slots by part over the steps, stacked; every step adds up to all usable slots."""
+    """Slots by part over the steps, stacked; every step adds up to all usable slots.
+
+    A part that this run never has is left out: paged memory has no holes, static memory no tails.
+    """
     figure = _empty(look, words("chart_memory"), words("slots"), words)
     at = [item.step for item in steps]
     for name, colour in zip(PARTS, look.parts, strict=True):
-        values = [getattr(item.slots, name) for item in steps]
+        values = [getattr(item.slots, name, 0) for item in steps]
+        if not any(values):
+            continue
         shares = [value / item.slots.total for value, item in zip(values, steps, strict=True)]
         figure.add_scatter(
             x=at, y=values, name=words(f"part_{name}"), mode="lines", stackgroup="memory",
             line={"width": 0.6, "color": colour, "shape": "hv"}, fillcolor=colour,
-            customdata=shares,
+            fillpattern=hatch(look, name), customdata=shares,
             hovertemplate="%{y:,} " + words("slots") + " (%{customdata:.1%})",
         )  # fmt: skip
     return _marked(figure, look, cursor)
@@ -94,10 +95,7 @@ def rates(
             }
         )  # fmt: skip
     if measured_on:
-        figure.add_annotation(
-            text=measured_on, xref="paper", yref="paper", x=0, y=1.12, showarrow=False,
-            xanchor="left", font={"size": 11, "color": look.muted},
-        )  # fmt: skip
+        source(figure, look, measured_on, "measured")
     return _marked(figure, look, cursor)
 
 
@@ -117,31 +115,11 @@ def provenance(model: Mapping[str, Any], measured: bool, words: Words) -> str:
     if not measured:
         return words("simulated")
     facts = [str(model[k]) for k in ("name", "dtype", "device", "processor") if model.get(k)]
-    # Plotly reads a subset of HTML in its texts; a trace file may say anything.
-    plain = ", ".join(facts).replace("&", "&amp;").replace("<", "&lt;")
-    return f"{words('measured_on')} {plain}" if facts else words("measured_unknown")
+    return f"{words('measured_on')} {', '.join(facts)}" if facts else words("measured_unknown")
 
 
 def _empty(look: Look, title: str, unit: str, words: Words) -> go.Figure:
-    axis = {
-        "gridcolor": look.grid, "linecolor": look.grid, "zeroline": False,
-        "tickfont": {"color": look.muted}, "automargin": True, "rangemode": "tozero",
-    }  # fmt: skip
-    figure = go.Figure()
-    figure.update_layout(
-        template="none", height=_HEIGHT, hovermode="x unified", title={"text": title, "x": 0},
-        font={"family": look.font, "size": 12, "color": look.text},
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-        margin={"l": 8, "r": 8, "t": 56, "b": 84},
-        hoverlabel={"bgcolor": look.ground, "font": {"color": look.text}},
-        legend={
-            "orientation": "h", "y": -0.3, "yanchor": "top", "x": 0, "traceorder": "normal",
-        },
-        xaxis={**axis, "title": {"text": words("step"), "standoff": 6}},
-        yaxis={**axis, "title": {"text": unit}},
-    )  # fmt: skip
-    figure.update_layout(title={"font": {"size": 13, "color": look.text}})
-    return figure
+    return empty(look, title, words("step"), unit)
 
 
 def _marked(figure: go.Figure, look: Look, cursor: int | None) -> go.Figure:

@@ -1,8 +1,16 @@
-"""Look: the colours and fonts that a figure is drawn with, as values. It imports no Plotly."""
+"""Look: the colours, hatches and fonts that a figure is drawn with, as values.
+
+It imports no Plotly. The parts of memory have one order, one colour and one hatch in every figure.
+"""
 
 from dataclasses import dataclass
 
-__all__ = ["Look"]
+__all__ = ["HATCHES", "PARTS", "Look"]
+
+# The paper's order: what holds a token, what will, what never will, and what nobody owns.
+PARTS = ("tokens", "reserved", "unused", "tail", "cached", "hole", "free")
+# Waste is hatched, so that it reads without colour; the same letters serve bars and areas.
+HATCHES = {"unused": "\\", "tail": "/", "hole": "x"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,8 +18,8 @@ class Look:
     """One theme's colours.
 
     Attributes:
-        parts: fill of tokens, reserved, tail, cached, free: the order of `metrics.Breakdown`.
-        lines: colours of curves, first to last.
+        parts: fills, in the order of `PARTS`.
+        lines: colours of curves and owners, first to last.
     """
 
     ground: str
@@ -19,6 +27,10 @@ class Look:
     muted: str
     grid: str
     accent: str
-    parts: tuple[str, str, str, str, str]
+    parts: tuple[str, str, str, str, str, str, str]
     lines: tuple[str, ...]
     font: str
+
+    def part(self, name: str) -> str:
+        """The fill of one part of memory."""
+        return self.parts[PARTS.index(name)]

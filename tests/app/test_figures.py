@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from app.figures import charts
+from app.figures.look import PARTS
 from app.shown import recorded, recorded_names
 from app.theme import LOOKS, ThemeName
 from core.text import LANGUAGES, catalogue, sentence
@@ -28,7 +29,9 @@ def run_of(name: str) -> tuple[Trace, list[StepMetrics]]:
 def test_the_parts_of_memory_add_up_at_every_step(name: str, theme: ThemeName) -> None:
     trace, steps = run_of(name)
     figure = charts.memory(steps, LOOKS[theme], words)
-    assert [curve.fillcolor for curve in figure.data] == list(LOOKS[theme].parts)
+    named = {words(f"part_{part}"): LOOKS[theme].part(part) for part in PARTS}
+    for curve in figure.data:
+        assert curve.fillcolor == named[curve.name] and any(curve.y)
     usable = steps[0].slots.total
     for values in zip(*(curve.y for curve in figure.data), strict=True):
         assert sum(values) == usable
@@ -43,7 +46,7 @@ def test_requests_and_rates_draw_the_metrics(name: str) -> None:
     assert list(requests.data[1].y) == [item.waiting for item in steps]
     rates = charts.rates(steps, LOOKS["light"], words, measured_on="measured on a test")
     assert list(rates.data[0].y) == [item.tokens_per_second for item in steps]
-    assert rates.layout.annotations[0].text == "measured on a test"
+    assert rates.layout.title.subtitle.text == "measured on a test"
     hits = [item.hit_rate for item in steps]
     drawn = [curve for curve in rates.data if curve.yaxis == "y2"]
     assert [list(curve.y) for curve in drawn] == (
@@ -68,7 +71,7 @@ def test_the_cursor_is_a_line_at_its_step() -> None:
 
 def test_measured_and_simulated_say_so() -> None:
     model: dict[str, Any] = {"name": "M<b>", "dtype": "bfloat16", "device": "cpu", "processor": "P"}
-    assert charts.provenance(model, True, words) == "measured on M&lt;b>, bfloat16, cpu, P"
+    assert charts.provenance(model, True, words) == "measured on M<b>, bfloat16, cpu, P"
     assert "simulated" in charts.provenance(model, False, words)
     assert "does not say" in charts.provenance({}, True, words)
 

@@ -1,0 +1,97 @@
+// Three buttons beside a chart: save it as PNG, as SVG, or its data as CSV.
+//
+// It owns the way from Plotly's layers in the document to one file: Plotly draws a chart as several
+// SVG layers above one another, which become groups of one SVG; the PNG is that SVG, painted at
+// twice the size. Nothing is fetched. It does not know what the chart shows.
+
+const SVG = "http://www.w3.org/2000/svg";
+const SCALE = 2;
+// Layers of the mouse: no part of the picture.
+const UNSEEN = ".hoverlayer, .draglayer, .zoomlayer, .cursor-crosshair, .legendtoggle, .scrollbar";
+
+export default function mount({ data, parentElement }) {
+  const root = parentElement.querySelector(".gbx-export");
+  root.setAttribute("aria-label", data.words.label);
+  root.replaceChildren(
+    ...["png", "svg", "csv"].map((kind) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = data.words[kind];
+      button.title = data.words[`${kind}_help`];
+      button.dataset.kind = kind;
+      button.addEventListener("click", () => save(kind, data, root));
+      return button;
+    }),
+  );
+}
+
+async function save(kind, data, root) {
+  root.dataset.state = "busy";
+  try {
+    const blob = await BLOBS[kind](data);
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = `${data.name}.${kind}`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    root.dataset.state = "done";
+  } catch (fault) {
+    root.dataset.state = "failed";
+    console.error(fault);
+  }
+}
+
+const BLOBS = {
+  csv: async (data) => new Blob([data.csv], { type: "text/csv;charset=utf-8" }),
+  svg: async (data) => new Blob([drawing(data).text], { type: "image/svg+xml;charset=utf-8" }),
+  png: async (data) => painted(drawing(data)),
+};
+
+// The chart as one SVG text, with its size in CSS pixels.
+function drawing(data) {
+  const chart = document.querySelector(`.st-key-${CSS.escape(data.target)} .js-plotly-plot`);
+  const layers = chart ? [...chart.querySelectorAll("svg.main-svg")] : [];
+  if (!layers.length) throw new Error(`no chart ${data.target}`);
+  const { width, height } = layers[0].getBoundingClientRect();
+  const out = document.createElementNS(SVG, "svg");
+  for (const [name, value] of [["width", width], ["height", height]]) out.setAttribute(name, value);
+  out.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  out.append(element("title", data.title), element("desc", data.source), ground(data.ground));
+  for (const layer of layers) {
+    const group = document.createElementNS(SVG, "g");
+    group.append(...[...layer.childNodes].map((node) => node.cloneNode(true)));
+    out.append(group);
+  }
+  for (const node of out.querySelectorAll(UNSEEN)) node.remove();
+  const text = new XMLSerializer().serializeToString(out);
+  // A reference to a clip or a hatch may carry the page's address, which the file does not have.
+  return { text: text.replace(/url\((&quot;|")?[^)#]*#([^)"&]+)(&quot;|")?\)/g, "url(#$2)"), width, height };
+}
+
+function element(name, text) {
+  const node = document.createElementNS(SVG, name);
+  node.textContent = text;
+  return node;
+}
+
+function ground(colour) {
+  const node = document.createElementNS(SVG, "rect");
+  node.setAttribute("width", "100%");
+  node.setAttribute("height", "100%");
+  node.setAttribute("fill", colour);
+  return node;
+}
+
+async function painted({ text, width, height }) {
+  const image = new Image();
+  image.src = URL.createObjectURL(new Blob([text], { type: "image/svg+xml;charset=utf-8" }));
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.round(width * SCALE);
+  canvas.height = Math.round(height * SCALE);
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  URL.revokeObjectURL(image.src);
+  return new Promise((done, failed) =>
+    canvas.toBlob((blob) => (blob ? done(blob) : failed(new Error("no picture"))), "image/png"),
+  );
+}
