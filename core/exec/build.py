@@ -10,7 +10,7 @@ import torch
 from core.config import EngineConfig
 from core.engine import Engine
 from core.exec.model import LoadedModel
-from core.exec.runner import ModelRunner, block_bytes
+from core.exec.runner import ModelRunner, OnLogits, block_bytes
 from kernels.dispatch import Backend
 
 __all__ = ["build_engine", "describe", "num_threads", "use_threads"]
@@ -23,6 +23,7 @@ def build_engine(
     backend: Backend = "auto",
     record: bool = True,
     title: Mapping[str, str] | None = None,
+    on_logits: OnLogits | None = None,
 ) -> Engine:
     """An engine with its own KV tensors over a shared model.
 
@@ -32,13 +33,14 @@ def build_engine(
         backend: of `kernels.dispatch`.
         record: keep a trace.
         title: what the run shows, by language.
+        on_logits: see `ModelRunner`.
 
     Raises:
         ConfigError: the memory holds fewer than two blocks.
     """
     size = block_bytes(loaded.info, config.block_size)
     sized = config.sized(size)
-    runner = ModelRunner(loaded, sized, backend=backend)
+    runner = ModelRunner(loaded, sized, backend=backend, on_logits=on_logits)
     return Engine(
         sized,
         runner,

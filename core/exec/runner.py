@@ -7,6 +7,7 @@ it changes no sequence.
 import inspect
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,11 +18,14 @@ from core.errors import ModelError
 from core.exec import batch, sampler
 from core.exec.kv_tensors import KVTensors
 from core.exec.model import LoadedModel, ModelInfo
-from core.request import SeqId
+from core.request import SeqId, Sequence
 from core.sched.output import Candidate, Sampled, SchedulerOutput, StepResult
 from kernels.dispatch import Backend
 
-__all__ = ["ModelRunner", "block_bytes"]
+__all__ = ["ModelRunner", "OnLogits", "block_bytes"]
+
+# Told the sampled sequences, before they get their token, and their logits [sampled, vocab].
+OnLogits = Callable[[tuple[Sequence, ...], Tensor], None]
 
 
 def block_bytes(info: ModelInfo, block_size: int) -> int:
@@ -36,20 +40,28 @@ class ModelRunner:
         loaded: the model, which other runners may share.
         config: the engine's settings; an open pool size is derived from the model.
         backend: of `kernels.dispatch`.
+        on_logits: called once a step with what the sampler is about to read; it may look only.
     """
 
     def __init__(
-        self, loaded: LoadedModel, config: EngineConfig, *, backend: Backend = "auto"
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        *,
+        backend: Backend = "auto",
+        on_logits: OnLogits | None = None,
     ) -> None:
         self.info = loaded.info
         self.config = config.sized(block_bytes(loaded.info, config.block_size))
         self._model = loaded.model
         self._backend = backend
+        self._on_logits = on_logits
         self._keeps_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        num_blocks, block_size = self.config.storage
         self.kv = KVTensors(
             loaded.info.kv_shape,
-            num_blocks=self.config.total_blocks,
-            block_size=self.config.block_size,
+            num_blocks=num_blocks,
+            block_size=block_size,
             num_host_blocks=self.config.num_host_blocks if config.semantics == "paper" else 0,
             device=loaded.info.device,
         )
@@ -96,6 +108,8 @@ class ModelRunner:
             )
             logits = self._forward(inputs)
             forwarded = time.perf_counter()
+            if self._on_logits is not None:
+                self._on_logits(inputs.sampled, logits)
             samples, candidates = self._sample(logits, inputs)
         timings = {"forward": forwarded - start, "sample": time.perf_counter() - forwarded}
         return StepResult(samples, candidates, timings, self._memory())

@@ -14,10 +14,10 @@ It knows the engine's public calls; it does not know models.
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from core.checks import check_number, check_switch
 from core.config import EngineConfig
@@ -25,7 +25,8 @@ from core.engine import Engine, StepRecord
 from core.errors import WorkloadError
 from core.request import SamplingParams
 
-__all__ = ["Arrival", "Scenario", "find_scenario", "load_scenario", "play", "scenario_names"]
+__all__ = ["Arrival", "Joining", "Scenario", "find_scenario", "load_scenario", "play",
+           "scenario_names"]  # fmt: skip
 
 _PARTS = ("title", "about", "engine", "request")
 _MAX_STEP = 1 << 31
@@ -41,6 +42,21 @@ class Arrival:
     at_step: int = 1
     priority: int = 0
     chat: bool = False
+
+    def join(self, engine: Engine) -> None:
+        """Puts the request in the engine's line."""
+        engine.add_request(self.prompt, self.params, priority=self.priority, chat=self.chat)
+
+
+class Joining(Protocol):
+    """What can be played: something that joins an engine's line before a step."""
+
+    @property
+    def at_step(self) -> int:
+        """The step before which it arrives."""
+
+    def join(self, engine: Engine) -> None:
+        """Puts the request in the engine's line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +165,11 @@ def _arrival(plain: Mapping[str, Any]) -> Arrival:
     return Arrival(params=SamplingParams(**params), **own)
 
 
-def play(engine: Engine, arrivals: tuple[Arrival, ...]) -> Iterator[StepRecord]:
+def play(engine: Engine, arrivals: Sequence[Joining]) -> Iterator[StepRecord]:
     """Runs arrivals on an engine, each before its step; an idle engine skips ahead to the next."""
     waiting = sorted(arrivals, key=lambda arrival: arrival.at_step)
     while waiting or engine.has_work:
         while waiting and (waiting[0].at_step <= engine.num_steps + 1 or not engine.has_work):
-            arrival = waiting.pop(0)
-            engine.add_request(
-                arrival.prompt, arrival.params, priority=arrival.priority, chat=arrival.chat
-            )
+            waiting.pop(0).join(engine)
         if engine.has_work:
             yield engine.step()
