@@ -8,6 +8,7 @@ a request with prefix names has one for each run of `prefix_unit` prompt tokens,
 from dataclasses import dataclass
 
 from core.errors import InvariantError
+from core.text import sentence
 
 __all__ = ["Workload", "WorkloadRequest"]
 
@@ -35,8 +36,9 @@ class WorkloadRequest:
 class Workload:
     """Requests in order of arrival, and where they come from.
 
-    `skipped` counts rows of the file that are not here; `source` is one line about the numbers'
-    origin (a file's name, the settings of a synthetic workload, whether lengths are estimated).
+    `skipped` counts entries of the file that are not here; `source` is a file's name or the
+    settings of a synthetic workload. `notes` say what a reader of its numbers must know: codes of
+    the catalogue's section `workload.note`, each with a count.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Workload:
     prefix_unit: int = 0
     skipped: int = 0
     source: str = ""
+    notes: tuple[tuple[str, int], ...] = ()
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -83,6 +86,10 @@ class Workload:
     def rate(self) -> float:
         """Arrivals a second, over the gaps between them; 0 if all arrive at once."""
         return (len(self.requests) - 1) / self.duration if self.duration else 0.0
+
+    def remarks(self, lang: str = "en") -> list[str]:
+        """`notes` as sentences."""
+        return [sentence(f"workload.note.{code}", lang, count=count) for code, count in self.notes]
 
     def check(self) -> None:
         """Recounts the invariants.
