@@ -18,8 +18,8 @@ from app.figures.look import HATCHES, Look
 
 __all__ = ["Kind", "Words", "axis", "empty", "hatch", "plain", "source"]
 
-# A key of the caller's catalogue to a word in the reader's language.
-Words = Callable[[str], str]
+# A key of the caller's catalogue, and values, to words in the reader's language.
+Words = Callable[..., str]
 Kind = Literal["measured", "modelled", "derived"]
 
 _HEIGHT = 330

@@ -50,5 +50,13 @@ def _grid(figure: go.Figure, trace: Any) -> Iterator[list[object]]:
 
 
 def _axis_title(figure: go.Figure, letter: str, name: str | None) -> str:
-    axis = figure.layout[f"{letter}axis{(name or letter)[1:]}"]
-    return axis.title.text or ""
+    """The axis' title; rows and columns of subplots may leave it to another of their axes."""
+    own = figure.layout[f"{letter}axis{(name or letter)[1:]}"].title.text
+    if own:
+        return str(own)
+    titles = (figure.layout[key].title.text for key in _axes(figure, letter))
+    return next((str(text) for text in titles if text), "")
+
+
+def _axes(figure: go.Figure, letter: str) -> list[str]:
+    return [key for key in figure.layout.to_plotly_json() if key.startswith(f"{letter}axis")]
