@@ -127,14 +127,47 @@ def _add_run(commands: Any) -> None:
     engine.add_argument("--block-size", type=int, help="tokens a block")
     engine.add_argument("--num-blocks", type=int, help="blocks in the pool")
     engine.add_argument("--kv-memory", type=_bytes, help="the pool's size instead, e.g. 64MiB")
-    engine.add_argument("--max-num-seqs", type=int)
+    engine.add_argument("--allocator", choices=("paged", "contiguous"))
+    engine.add_argument(
+        "--reserve", choices=("max", "pow2", "exact"), help="slots of a region (contiguous)"
+    )
+    engine.add_argument(
+        "--placement",
+        choices=("first_fit", "best_fit", "buddy"),
+        help="where a region goes (contiguous)",
+    )
+    engine.add_argument(
+        "--batching",
+        choices=("continuous", "static"),
+        help="join at any step, or wait until the whole batch has ended",
+    )
+    engine.add_argument(
+        "--max-model-len", type=int, help="longest context (default: the model's own)"
+    )
+    engine.add_argument("--max-num-seqs", type=int, help="sequences that run at once")
     engine.add_argument("--max-num-batched-tokens", type=int, help="token budget a step")
-    engine.add_argument("--policy", choices=("fcfs", "priority"))
-    engine.add_argument("--preemption", choices=("auto", "recompute", "swap"))
-    engine.add_argument("--watermark", type=float)
+    engine.add_argument(
+        "--policy", choices=("fcfs", "priority"), help="who is first in line, and the victim"
+    )
+    engine.add_argument(
+        "--preemption",
+        choices=("auto", "recompute", "swap"),
+        help="what becomes of a victim's blocks",
+    )
+    engine.add_argument(
+        "--watermark", type=float, help="share of the blocks that admission keeps free"
+    )
     engine.add_argument("--num-host-blocks", type=int, help="swap space (paper)")
-    engine.add_argument("--prefix-caching", action=argparse.BooleanOptionalAction)
-    engine.add_argument("--chunked-prefill", action=argparse.BooleanOptionalAction)
+    engine.add_argument(
+        "--prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        help="find full blocks by prefix",
+    )
+    engine.add_argument(
+        "--chunked-prefill",
+        action=argparse.BooleanOptionalAction,
+        help="cut prompts that exceed the budget",
+    )
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument("--n", type=int, help="parallel samples")
     sampling.add_argument("--beam-width", type=int, help="beam search (paper)")
@@ -328,12 +361,13 @@ def _print_outputs(engine: "Engine", outputs: "list[RequestOutput]") -> None:
 
 
 def _replay(options: argparse.Namespace) -> int:
+    from core.trace.metrics import final_lengths
     from core.trace.trace import load_trace
 
     trace = load_trace(options.trace)
     _warn(trace.warning)
     snapshot = trace.snapshot(options.step)
-    state = _replay_json(snapshot)
+    state = _replay_json(snapshot, final_lengths(trace))
     if options.json:
         print(json.dumps(state, ensure_ascii=False))
     else:
@@ -341,11 +375,11 @@ def _replay(options: argparse.Namespace) -> int:
     return 0
 
 
-def _replay_json(snapshot: "Snapshot") -> dict[str, Any]:
+def _replay_json(snapshot: "Snapshot", finals: dict[str, int]) -> dict[str, Any]:
     from core.trace.metrics import breakdown, hit_rate
 
     state = snapshot.state()
-    slots = breakdown(snapshot)
+    slots = breakdown(snapshot, finals)
     return {
         "step": snapshot.step,
         "block_tables": state.block_tables,
@@ -353,6 +387,10 @@ def _replay_json(snapshot: "Snapshot") -> dict[str, Any]:
         "ref_counts": state.ref_counts,
         "free_queue": state.free_queue,
         "cached": state.cached,
+        "regions": {
+            start: {"request": request, "sequence": seq, "length": length, "size": size}
+            for start, (request, seq, length, size) in state.regions.items()
+        },
         "running": state.running,
         "waiting": state.waiting,
         "swapped": state.swapped,
@@ -369,6 +407,8 @@ def _replay_json(snapshot: "Snapshot") -> dict[str, Any]:
 
 
 def _print_state(snapshot: "Snapshot", state: dict[str, Any]) -> None:
+    from core.trace.metrics import free_pieces
+
     labels = snapshot.labels()
     print(f"step {state['step']}")
     for name in ("running", "waiting", "swapped"):
@@ -377,11 +417,19 @@ def _print_state(snapshot: "Snapshot", state: dict[str, Any]) -> None:
         counts = state["ref_counts"]
         blocks = " ".join(f"{b}x{counts[b]}" if counts[b] > 1 else str(b) for b in table)
         print(f"table of {labels[seq_id]}: {blocks}")
+    for start, region in sorted(state["regions"].items()):
+        owner = labels[region["sequence"] or region["request"]]
+        spare = "" if region["sequence"] else " (spare)"
+        print(f"region at slot {start}: {region['size']} slots of {owner}{spare}")
+    if snapshot.layout.is_contiguous:
+        pieces = " ".join(f"{start}+{size}" for start, size in free_pieces(snapshot))
+        print(f"free pieces, by address: {pieces or '-'}")
     queue = [
         f"{b}#{state['cached'][b][:4]}" if b in state["cached"] else str(b)
         for b in state["free_queue"]
     ]
-    print(f"free block queue, head first: {' '.join(queue) or '-'}")
+    if not snapshot.layout.is_contiguous:
+        print(f"free block queue, head first: {' '.join(queue) or '-'}")
     slots = state["breakdown"]
     print("slots: " + ", ".join(f"{name} {count}" for name, count in slots.items()))
 

@@ -10,11 +10,24 @@ from typing import Any, Literal
 from core.checks import check_number, check_switch
 from core.errors import ConfigError
 
-__all__ = ["EngineConfig", "Policy", "PreemptionMode", "Semantics"]
+__all__ = [
+    "Allocator",
+    "Batching",
+    "EngineConfig",
+    "Placement",
+    "Policy",
+    "PreemptionMode",
+    "Reserve",
+    "Semantics",
+]
 
 Semantics = Literal["paper", "v1"]
 Policy = Literal["fcfs", "priority"]
 PreemptionMode = Literal["auto", "recompute", "swap"]
+Allocator = Literal["paged", "contiguous"]
+Reserve = Literal["max", "pow2", "exact"]
+Placement = Literal["first_fit", "best_fit", "buddy"]
+Batching = Literal["continuous", "static"]
 
 _MAX_BLOCK_SIZE = 1024
 _MAX_BLOCKS = 1 << 24
@@ -29,6 +42,12 @@ class EngineConfig:
 
     `prefix_caching` and `watermark` default to what the chosen semantics does: on and 0 in "v1",
     off and 0.01 in "paper". `num_host_blocks` is the swap space, used in "paper" only.
+
+    `allocator` and `batching` are independent. "contiguous" is the memory before paging: each
+    sequence gets one region of slots, as long as `reserve` says ("max": `max_model_len`; "pow2":
+    prompt and the next power of two of its answer's limit; "exact": just what it can write),
+    where `placement` finds room. It shares, preempts and swaps nothing. `max_model_len` is the
+    longest context of this engine; None is the model's own.
 
     Raises:
         ConfigError: a value of another kind or out of range, or two settings that exclude each
@@ -50,6 +69,11 @@ class EngineConfig:
     preemption: PreemptionMode = "auto"
     num_host_blocks: int = 256
     seed: int = 0
+    allocator: Allocator = "paged"
+    reserve: Reserve = "max"
+    placement: Placement = "first_fit"
+    batching: Batching = "continuous"
+    max_model_len: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -68,7 +92,26 @@ class EngineConfig:
     @property
     def caching(self) -> bool:
         """Whether full blocks are findable by prefix."""
+        if self.is_contiguous:
+            return False
         return self.semantics == "v1" if self.prefix_caching is None else self.prefix_caching
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether every sequence has one region of slots, and no blocks."""
+        return self.allocator == "contiguous"
+
+    @property
+    def usable_slots(self) -> int:
+        """Slots that requests can own: the same in both memories."""
+        return self.usable_blocks * self.block_size
+
+    @property
+    def storage(self) -> tuple[int, int]:
+        """Blocks and slots a block of the KV tensors: regions begin at any slot."""
+        return (
+            (self.usable_slots, 1) if self.is_contiguous else (self.total_blocks, self.block_size)
+        )
 
     @property
     def watermark_blocks(self) -> int:
@@ -135,6 +178,10 @@ class EngineConfig:
             raise ConfigError("two_pool_sizes")
         if self.preemption == "swap" and self.semantics == "v1":
             raise ConfigError("swap_needs_paper")
+        if self.is_contiguous and self.prefix_caching:
+            raise ConfigError("caching_needs_paged")
+        if self.is_contiguous and self.preemption == "swap":
+            raise ConfigError("swap_needs_paged")
         if not self.chunked_prefill and self.long_prefill_token_threshold:
             raise ConfigError("threshold_needs_chunks")
 
@@ -143,9 +190,13 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "semantics": ("paper", "v1"),
     "policy": ("fcfs", "priority"),
     "preemption": ("auto", "recompute", "swap"),
+    "allocator": ("paged", "contiguous"),
+    "reserve": ("max", "pow2", "exact"),
+    "placement": ("first_fit", "best_fit", "buddy"),
+    "batching": ("continuous", "static"),
 }
 _SWITCHES = ("prefix_caching", "chunked_prefill", "reserve_full_prompt")
-_OPTIONAL = {"num_blocks", "kv_memory", "watermark", "prefix_caching"}
+_OPTIONAL = {"num_blocks", "kv_memory", "watermark", "prefix_caching", "max_model_len"}
 _RANGES: dict[str, tuple[float, float]] = {
     "block_size": (1, _MAX_BLOCK_SIZE),
     "num_blocks": (2, _MAX_BLOCKS),
@@ -155,5 +206,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "watermark": (0.0, 0.99),
     "long_prefill_token_threshold": (0, 1 << 20),
     "num_host_blocks": (0, _MAX_BLOCKS),
+    "max_model_len": (2, 1 << 30),
     "seed": (0, (1 << 63) - 1),
 }

@@ -11,6 +11,8 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from core.cache.contiguous import RegionManager
+from core.cache.interface import CacheManager
 from core.cache.manager import BlockManager
 from core.config import EngineConfig
 from core.errors import InvariantError, RequestError
@@ -18,6 +20,7 @@ from core.exec.protocol import RunnerProtocol
 from core.request import FinishReason, Request, SamplingParams, SeqId, Sequence, Status
 from core.sched.output import SchedulerOutput
 from core.sched.scheduler import Scheduler
+from core.sched.static_batching import StaticScheduler
 from core.sched.update import StepUpdate
 from core.text import sentence
 from core.trace import events as ev
@@ -129,7 +132,7 @@ class _Group:
 
 
 class Engine:
-    """A paged KV-cache engine over one runner.
+    """A KV-cache engine over one runner.
 
     Args:
         config: its size must be known; see `EngineConfig.sized`.
@@ -139,6 +142,7 @@ class Engine:
         record: keep a trace; without one nothing can be shown or verified.
         measured: False when the runner's times are simulated.
         title: what the run shows, by language.
+        first_step: steps that count as taken already, when a run goes on from another's.
 
     Attributes:
         num_steps: steps taken so far.
@@ -154,23 +158,27 @@ class Engine:
         record: bool = True,
         measured: bool = True,
         title: Mapping[str, str] | None = None,
+        first_step: int = 0,
     ) -> None:
-        self.config = config
+        limit = min(runner.max_model_len, config.max_model_len or runner.max_model_len)
+        self.config = config = replace(config, max_model_len=limit)
         self.runner = runner
         self.codec = codec
         self.recorder = Recorder() if record else None
         self.header = Header(config.to_dict(), model or {}, measured, title or {})
-        self.manager = BlockManager(config, self.recorder)
-        self.scheduler = Scheduler(
-            config, self.manager, self.recorder, max_model_len=runner.max_model_len
+        self.manager: CacheManager = _MEMORIES[config.allocator](config, self.recorder)
+        self.scheduler: Scheduler = _SCHEDULERS[config.batching](
+            config, self.manager, self.recorder, max_model_len=limit
         )
         self._streams = _Streams(codec)
+        if self.recorder is not None:
+            self.recorder.step = first_step
         self._update = StepUpdate(
             self.scheduler, self.recorder, self._streams, runner.eos_token_ids
         )
         self._groups: dict[str, _Group] = {}
         self._stems: set[str] = set()  # ids of groups, without what may look like a sample's number
-        self.num_steps = 0
+        self.num_steps = self.scheduler.num_steps = self._first_step = first_step
         self._num_requests = 0
         self._num_labels = 0
         self._seconds = 0.0
@@ -183,11 +191,12 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
+        label: str | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
         chat: bool = False,
     ) -> tuple[Request, ...]:
-        """Puts a request in line.
+        """Puts a request in line; its `label`, when none is given, is the next free letter.
 
         A request that can never run is refused at once: it comes back finished, with
         `finish_reason` "rejected" and a sentence in `error`.
@@ -203,7 +212,8 @@ class Engine:
             raise RequestError("beams_need_paper", width=params.beam_width)
         text = prompt if isinstance(prompt, str) else ""
         token_ids = self._encode(prompt, chat=chat)
-        group_id, label = self._name(request_id)
+        group_id, letter = self._name(request_id)
+        label = label or letter
         group = self._groups[group_id] = _Group(group_id, text)
         self._stems.add(_stem(group_id))
         self._num_requests += 1
@@ -337,15 +347,16 @@ class Engine:
     def _refuse_to_stall(self, output: SchedulerOutput) -> None:
         moved = output.scheduled or output.preempted or output.failed
         if not moved and self.has_work:
-            raise InvariantError(f"nobody can run\n{self.manager.pool.dump()}")
+            raise InvariantError(f"nobody can run\n{self.manager.dump()}")
 
     def _fail(self, output: SchedulerOutput, error: str) -> list[Request]:
         """Ends the requests of a failed step; blocks sealed for it lose their hashes.
 
         So end those swapped out in it: nobody knows whether their blocks were moved in time.
         """
-        requests = list({id(i.seq.request): i.seq.request for i in output.scheduled}.values())
-        requests += [request for request in output.preempted if request.status is Status.SWAPPED]
+        moved = [request for request in output.preempted if request.status is Status.SWAPPED]
+        moved += [request for request in output.copied if request.status is Status.RUNNING]
+        requests = list(dict.fromkeys([*(i.seq.request for i in output.scheduled), *moved]))
         if self.recorder is not None:
             self.recorder.phase = "write"
             ids = tuple(request.request_id for request in requests)
@@ -376,32 +387,15 @@ class Engine:
         self, output: SchedulerOutput, timings: dict[str, float], memory: dict[str, int]
     ) -> None:
         assert self.recorder is not None
-        pool, scheduler = self.manager.pool, self.scheduler
+        manager, scheduler = self.manager, self.scheduler
+        memory_use, written = manager.occupancy, manager.written_slots(scheduler.holders())
         self.recorder.phase = "free"
         self.recorder.emit(
-            ev.StepEnded, _HERE + "step", ev.Reason("step"), output.num_tokens, pool.num_free,
-            pool.num_usable - pool.num_free, pool.num_cached_free, self._written_slots(),
+            ev.StepEnded, _HERE + "step", ev.Reason("step" + manager.suffix), output.num_tokens,
+            memory_use.free, memory_use.owned, memory_use.cached_free, written,
             len(scheduler.running), len(scheduler.waiting), len(scheduler.swapped),
             {name: round(value, 6) for name, value in timings.items()}, memory,
         )  # fmt: skip
-
-    def _written_slots(self) -> int:
-        """Slots of owned blocks that hold a token; a shared block counts once."""
-        tables, block_size = self.manager.tables, self.config.block_size
-        seqs = [seq for request in self.scheduler.running for seq in request.sequences]
-        written = sum(seq.num_computed_tokens for seq in seqs)
-        pool = self.manager.pool
-        if sum(map(len, tables.values())) == pool.num_usable - pool.num_free:
-            return written  # nothing is shared
-        seen: set[int] = set()
-        for seq in seqs:
-            for index, block in enumerate(tables[seq.seq_id]):
-                if block.block_id in seen:
-                    filled = seq.num_computed_tokens - index * block_size
-                    written -= max(0, min(block_size, filled))
-                elif block.ref_count > 1:
-                    seen.add(block.block_id)
-        return written
 
     # ----------------------------------------------------------------- reading
 
@@ -425,7 +419,7 @@ class Engine:
         ran = [request for request in requests if request.finish_reason != "rejected"]
         lines = [seq for request in ran for seq in (*request.sequences, *request.finished)]
         return Summary(
-            steps=self.num_steps,
+            steps=self.num_steps - self._first_step,
             prompt_tokens=sum(len(request.prompt_token_ids) for request in ran),
             generated_tokens=sum(seq.num_output_tokens for seq in lines),
             seconds=self._seconds,
@@ -436,18 +430,15 @@ class Engine:
 
     def state(self) -> EngineState:
         """The engine's own state in plain values; a fold of the trace must equal it."""
-        scheduler, manager, blocks = self.scheduler, self.manager, self.manager.pool.blocks
+        scheduler, memory = self.scheduler, self.manager.state()
         live = {seq.seq_id: seq for r in scheduler.requests() for seq in r.sequences}
         return EngineState(
-            block_tables={
-                seq_id: tuple(block.block_id for block in table)
-                for seq_id, table in manager.tables.items()
-                if table
-            },
-            host_tables={k: tuple(table) for k, table in manager.host_tables.items() if table},
-            ref_counts={block.block_id: block.ref_count for block in blocks if block.ref_count},
-            free_queue=tuple(block.block_id for block in manager.pool.free_queue),
-            cached={block.block_id: block.hash.hex() for block in blocks if block.hash},
+            block_tables=memory.block_tables,
+            host_tables=memory.host_tables,
+            ref_counts=memory.ref_counts,
+            free_queue=memory.free_queue,
+            cached=memory.cached,
+            regions=memory.regions,
             computed={seq_id: seq.num_computed_tokens for seq_id, seq in live.items()},
             tokens={seq_id: tuple(seq.token_ids) for seq_id, seq in live.items()},
             waiting=tuple(request.request_id for request in scheduler.waiting),
@@ -468,6 +459,13 @@ class Engine:
     def events(self) -> EventStore:
         """The recorded events."""
         return self.trace().events
+
+
+_MEMORIES: dict[str, type[BlockManager] | type[RegionManager]] = {
+    "paged": BlockManager,
+    "contiguous": RegionManager,
+}
+_SCHEDULERS = {"continuous": Scheduler, "static": StaticScheduler}
 
 
 def _is_unicode(text: str) -> bool:

@@ -179,7 +179,7 @@ class MemoryRunner(FakeRunner):
 
     def __init__(self, config: EngineConfig, **settings: Any) -> None:
         super().__init__(**settings)
-        self.memory = SlotMemory(config.total_blocks, config.block_size, config.num_host_blocks)
+        self.memory = SlotMemory(*config.storage, config.num_host_blocks)
 
     def execute(self, output: SchedulerOutput) -> StepResult:
         memory = self.memory

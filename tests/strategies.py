@@ -37,6 +37,26 @@ def configs(draw: st.DrawFn, **fixed: Any) -> EngineConfig:
     return EngineConfig(**{**settings, **fixed})
 
 
+@st.composite
+def contiguous_configs(draw: st.DrawFn, **fixed: Any) -> EngineConfig:
+    """A small contiguous memory; `max_model_len` a fraction of it, so that several fit."""
+    settings: dict[str, Any] = {
+        "allocator": "contiguous",
+        "semantics": draw(st.sampled_from(["paper", "v1"])),
+        "reserve": draw(st.sampled_from(["max", "pow2", "exact"])),
+        "placement": draw(st.sampled_from(["first_fit", "best_fit", "buddy"])),
+        "batching": draw(st.sampled_from(["continuous", "static"])),
+        "block_size": draw(st.sampled_from([1, 3, 16])),
+        "num_blocks": draw(st.integers(4, 24)),
+        "max_model_len": draw(st.integers(16, 40)),
+        "policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "max_num_seqs": draw(st.integers(2, 8)),
+        "max_num_batched_tokens": draw(st.sampled_from([4, 8, 64])),
+        "chunked_prefill": draw(st.booleans()),
+    }
+    return EngineConfig(**{**settings, **fixed})
+
+
 @dataclass(frozen=True)
 class Add:
     """A request arrives."""

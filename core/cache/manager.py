@@ -17,62 +17,36 @@ blocks partition the swap space.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 from itertools import chain
 
 from core.cache.block import Block
 from core.cache.block_pool import BlockPool
 from core.cache.hashing import extend_hashes
+from core.cache.interface import (
+    NO_MATCH,
+    Allocation,
+    MemoryState,
+    Occupancy,
+    PrefixMatch,
+    Shortage,
+    SlotPlan,
+)
 from core.config import EngineConfig
 from core.errors import InvariantError
-from core.request import SeqId, Sequence
+from core.request import Request, SeqId, Sequence
 from core.trace import events as ev
 from core.trace.recorder import Recorder
 
-__all__ = ["NO_MATCH", "Allocation", "BlockManager", "PrefixMatch", "SlotPlan"]
+__all__ = ["BlockManager"]
 
 _HERE = "core/cache/manager.py:"
+_NO_ROOM = ev.Reason("no_room")
 _RESET = ev.Reason("reset")
 _FREED_CACHED = ev.Reason("freed_cached")
 _FREED_EMPTY = ev.Reason("freed_empty")
 _STILL_SHARED = ev.Reason("still_shared")
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
-    """Leading full blocks that hold a sequence's first `tokens` tokens already."""
-
-    blocks: tuple[Block, ...]
-    tokens: int
-
-
-NO_MATCH = PrefixMatch((), 0)
-
-
-@dataclass(slots=True)
-class SlotPlan:
-    """What one sequence needs for its next tokens, found to fit.
-
-    Attributes:
-        stored: tokens that are stored already or matched.
-        grow: new blocks, copies not counted.
-    """
-
-    seq: Sequence
-    match: PrefixMatch
-    stored: int
-    num_new_tokens: int
-    grow: int
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """Blocks that a table grew by, and the copy to be made before the forward, if any."""
-
-    block_ids: tuple[int, ...]
-    copy: tuple[int, int] | None = None
 
 
 _NOTHING_NEW = Allocation(())
@@ -85,6 +59,8 @@ class BlockManager:
         config: its size must be known (`num_blocks`).
         recorder: where events go; None records nothing.
     """
+
+    suffix = ""
 
     def __init__(self, config: EngineConfig, recorder: Recorder | None = None) -> None:
         self.config = config
@@ -102,6 +78,10 @@ class BlockManager:
     def block_ids(self, seq: Sequence) -> tuple[int, ...]:
         """The physical ids of a sequence's table."""
         return tuple([block.block_id for block in self.tables.get(seq.seq_id, ())])
+
+    def holds(self, seq_id: SeqId) -> bool:
+        """Whether the sequence has a block."""
+        return bool(self.tables.get(seq_id))
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
@@ -210,6 +190,52 @@ class BlockManager:
                 writers[block.block_id] += 1
         blocks = self.pool.blocks
         return grow + sum(min(n, blocks[b].ref_count - 1) for b, n in writers.items())
+
+    def plan_group(self, seqs: SequenceOf[Sequence], num_new_tokens: int) -> list[SlotPlan] | None:
+        """Plans for all sequences of one request, None when they don't fit together."""
+        if len(seqs) > 1 and self.growth(seqs) > self.pool.num_free:
+            return None
+        plans = []
+        for seq in seqs:
+            plan = self.check_slots(seq, num_new_tokens)
+            if plan is None:
+                return None
+            plans.append(plan)
+        return plans
+
+    # ------------------------------------------------------ why there is no room
+
+    def shortage(self, request: Request, match: PrefixMatch, keep_free: int) -> Shortage:
+        """Too few blocks are free, or too few beyond the watermark."""
+        known = len(request.sequences[0].token_ids)
+        revived = sum(block.ref_count == 0 for block in match.blocks)
+        need = self.blocks_for(known) - len(match.blocks) + revived
+        free = self.pool.num_free
+        reason = ev.Reason("watermark", {"keep": keep_free}) if need <= free else _NO_ROOM
+        return Shortage(reason, need, free, free)
+
+    def never_fits(self, request: Request, max_model_len: int) -> ev.Reason | None:
+        """More blocks at full length than can ever be owned."""
+        need, room = self._blocks_at_most(request, max_model_len), self.config.usable_blocks
+        if self.config.semantics == "paper":
+            room -= self.config.watermark_blocks
+        if need <= room:
+            return None
+        values = {"need": need, "usable": room, "tokens": len(request.prompt_token_ids)}
+        return ev.Reason("never_fits", values)
+
+    def _blocks_at_most(self, request: Request, max_model_len: int) -> int:
+        """Blocks that the request holds when it has grown to its full length.
+
+        All n sequences share the prompt's full blocks and part after them; the last sampled token
+        of each never gets a slot.
+        """
+        prompt = len(request.prompt_token_ids)
+        end = min(prompt + request.params.max_tokens, max_model_len) - 1
+        shared = prompt // self._block_size
+        own = self.blocks_for(end) - shared
+        many = self.config.semantics == "paper"
+        return shared + own * (request.params.num_sequences if many else 1)
 
     def _shared_target(self, table: list[Block], stored: int) -> Block | None:
         """The block that the next token goes to, when another table holds it too."""
@@ -335,6 +361,17 @@ class BlockManager:
         self._share(child, table, self.tables[parent.seq_id], "fork")
         if parent.seq_id in self._num_sealed:
             self._num_sealed[child.seq_id] = self._num_sealed[parent.seq_id]
+
+    def take_copies(self) -> tuple[tuple[tuple[int, int], ...], tuple[Request, ...]]:
+        """Nothing: a fork copies on write, and the plan that writes tells the copy."""
+        return (), ()
+
+    def drop(self, seq: Sequence) -> None:
+        """Releases a lost beam's table."""
+        self.release(seq)
+
+    def release_request(self, request: Request) -> None:
+        """Nothing: only sequences hold blocks."""
 
     def release(self, seq: Sequence) -> int:
         """Gives up the whole table, tail first, so that prefixes stay findable longest.
@@ -493,6 +530,72 @@ class BlockManager:
                 self._report_taken(seq, [block], gone, len(table) - 1, reason, at)
 
     # --------------------------------------------------------------- reporting
+
+    def places(
+        self, seq: Sequence, start: int, num_tokens: int
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """(block, first slot in it, first position, last position + 1), block by block."""
+        table, end = self.tables[seq.seq_id], start + num_tokens
+        while start < end:
+            logical, offset = divmod(start, self._block_size)
+            stop = min(end, (logical + 1) * self._block_size)
+            yield table[logical].block_id, offset, start, stop
+            start = stop
+
+    def why_decode(self, plan: SlotPlan) -> ev.Reason:
+        """The next token needs a new block, a copy, or just the next slot."""
+        if plan.grow:
+            return ev.Reason("last_block_full", {"block_size": self._block_size})
+        block = self.tables[plan.seq.seq_id][plan.stored // self._block_size]
+        free = self._block_size - plan.stored % self._block_size
+        if block.ref_count > 1:
+            return ev.Reason("slot_shared", {"block": block.block_id, "sharers": block.ref_count})
+        return ev.Reason("slot_free", {"block": block.block_id, "free": free})
+
+    def num_held(self, seqs: SequenceOf[Sequence]) -> int:
+        """Different blocks that the sequences hold."""
+        return len({block.block_id for seq in seqs for block in self.tables[seq.seq_id]})
+
+    def written_slots(self, seqs: Iterable[Sequence]) -> int:
+        """Slots that hold a token; a shared block counts once."""
+        owners = list(seqs)
+        written = sum(seq.num_computed_tokens for seq in owners)
+        if sum(map(len, self.tables.values())) == self.pool.num_usable - self.pool.num_free:
+            return written  # nothing is shared
+        seen: set[int] = set()
+        for seq in owners:
+            for index, block in enumerate(self.tables.get(seq.seq_id, ())):
+                if block.block_id in seen:
+                    filled = seq.num_computed_tokens - index * self._block_size
+                    written -= max(0, min(self._block_size, filled))
+                elif block.ref_count > 1:
+                    seen.add(block.block_id)
+        return written
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """Blocks by state."""
+        pool = self.pool
+        return Occupancy(pool.num_free, pool.num_usable - pool.num_free, pool.num_cached_free)
+
+    def state(self) -> MemoryState:
+        """Tables, counts, the queue in order, and hashes."""
+        blocks = self.pool.blocks
+        return MemoryState(
+            block_tables={
+                seq_id: tuple(block.block_id for block in table)
+                for seq_id, table in self.tables.items()
+                if table
+            },
+            host_tables={k: tuple(table) for k, table in self.host_tables.items() if table},
+            ref_counts={block.block_id: block.ref_count for block in blocks if block.ref_count},
+            free_queue=tuple(block.block_id for block in self.pool.free_queue),
+            cached={block.block_id: block.hash.hex() for block in blocks if block.hash},
+        )
+
+    def dump(self) -> str:
+        """The pool's state in two lines."""
+        return self.pool.dump()
 
     def _report_taken(
         self,

@@ -1,6 +1,7 @@
 """What the scheduler decides and what the runner answers: the two values of one step."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,7 +24,7 @@ class ScheduledSequence:
     phase: Literal["prefill", "decode"]
     start: int
     num_tokens: int
-    block_ids: tuple[int, ...]
+    block_ids: SequenceOf[int]
     samples: bool
 
 
@@ -37,6 +38,7 @@ class SchedulerOutput:
     Attributes:
         preempted: requests that gave up their memory and will come back.
         failed: requests that had to end, because there was nowhere to keep what they had.
+        copied: requests that wait for `copies` though none of their tokens may be scheduled.
     """
 
     step: int
@@ -47,6 +49,7 @@ class SchedulerOutput:
     admitted: tuple[Request, ...] = ()
     preempted: tuple[Request, ...] = ()
     failed: tuple[Request, ...] = ()
+    copied: tuple[Request, ...] = ()
 
     @property
     def num_tokens(self) -> int:

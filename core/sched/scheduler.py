@@ -12,7 +12,7 @@ the forward is in `core.sched.update`.
 from collections.abc import Iterator
 from typing import Literal
 
-from core.cache.manager import NO_MATCH, BlockManager, PrefixMatch, SlotPlan
+from core.cache.interface import NO_MATCH, CacheManager, PrefixMatch, SlotPlan
 from core.config import EngineConfig
 from core.errors import InvariantError
 from core.request import FinishReason, Request, Sequence, Status
@@ -22,12 +22,12 @@ from core.text import sentence
 from core.trace import events as ev
 from core.trace.recorder import Recorder
 
-__all__ = ["Scheduler"]
+__all__ = ["Scheduler", "Step"]
 
 _HERE = "core/sched/scheduler.py:"
 
 
-class _Step:
+class Step:
     """One step in the making.
 
     Attributes:
@@ -52,7 +52,7 @@ class _Step:
 
 
 class Scheduler:
-    """Continuous batching over one block manager.
+    """Continuous batching over one memory.
 
     Attributes:
         waiting, running, swapped: the queues; a request is in at most one.
@@ -62,7 +62,7 @@ class Scheduler:
     def __init__(
         self,
         config: EngineConfig,
-        manager: BlockManager,
+        manager: CacheManager,
         recorder: Recorder | None = None,
         *,
         max_model_len: int = 1 << 30,
@@ -77,6 +77,7 @@ class Scheduler:
         self.num_preemptions = 0
         self.queried_tokens = 0
         self.hit_tokens = 0
+        self._deferred: tuple[str | int, ...] = ()  # the request that was last told to wait, why
         self._recorder = recorder
 
     # ------------------------------------------------------------ in and out
@@ -86,6 +87,11 @@ class Scheduler:
         yield from self.waiting
         yield from self.running
         yield from self.swapped
+
+    def holders(self) -> Iterator[Sequence]:
+        """Every sequence that owns memory on the device."""
+        for request in self.running:
+            yield from request.sequences
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running) + len(self.swapped)
@@ -99,11 +105,9 @@ class Scheduler:
         length = len(request.prompt_token_ids)
         if length >= self.max_model_len:
             return ev.Reason("too_long", {"tokens": length, "limit": self.max_model_len})
-        need, room = self.blocks_at_most(request), self.config.usable_blocks
-        if self.config.semantics == "paper":
-            room -= self.config.watermark_blocks
-        if need > room:
-            return ev.Reason("never_fits", {"need": need, "usable": room, "tokens": length})
+        reason = self.manager.never_fits(request, self.max_model_len)
+        if reason is not None:
+            return reason
         if not self.config.chunked_prefill and length > self.config.max_num_batched_tokens:
             budget = self.config.max_num_batched_tokens
             return ev.Reason("over_budget", {"tokens": length, "budget": budget})
@@ -116,19 +120,6 @@ class Scheduler:
             values = {"wanted": wanted, "budget": self.config.max_num_batched_tokens}
             return ev.Reason("wider_than_budget", values)
         return None
-
-    def blocks_at_most(self, request: Request) -> int:
-        """Blocks that the request holds when it has grown to its full length.
-
-        All n sequences share the prompt's full blocks and part after them; the last sampled token
-        of each never gets a slot.
-        """
-        prompt = len(request.prompt_token_ids)
-        end = min(prompt + request.params.max_tokens, self.max_model_len) - 1
-        shared = prompt // self.config.block_size
-        own = self.manager.blocks_for(end) - shared
-        many = self.config.semantics == "paper"
-        return shared + own * (request.params.num_sequences if many else 1)
 
     def add(self, request: Request, texts: tuple[str, ...] = ()) -> None:
         """Puts a request that passed `refusal` behind the waiting ones."""
@@ -150,7 +141,8 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Decides one step and allocates its blocks."""
         self.num_steps += 1
-        step = _Step(self.config.max_num_batched_tokens)
+        step = Step(self._budget())
+        copies, copied = self.manager.take_copies()
         self._schedule_running(step)
         if not step.short:
             self._schedule_swapped(step)
@@ -159,15 +151,20 @@ class Scheduler:
         return SchedulerOutput(
             step=self.num_steps,
             scheduled=tuple([item for items in step.scheduled.values() for item in items]),
-            copies=tuple([pair for pairs in step.copies.values() for pair in pairs]),
+            copies=(*copies, *[pair for pairs in step.copies.values() for pair in pairs]),
             swap_out=tuple(step.swap_out),
             swap_in=tuple(step.swap_in),
             admitted=tuple(step.admitted),
             preempted=tuple(step.preempted),
             failed=tuple(step.failed),
+            copied=copied,
         )
 
-    def _schedule_running(self, step: _Step) -> None:
+    def _budget(self) -> int:
+        """Tokens that one step may compute."""
+        return self.config.max_num_batched_tokens
+
+    def _schedule_running(self, step: Step) -> None:
         index = 0
         while index < len(self.running) and step.budget > 0:
             request = self.running[index]
@@ -180,7 +177,7 @@ class Scheduler:
             if plans:
                 self._commit(request, plans, step, plans[0].num_new_tokens)
 
-    def _plan_or_preempt(self, request: Request, step: _Step) -> list[SlotPlan] | None:
+    def _plan_or_preempt(self, request: Request, step: Step) -> list[SlotPlan] | None:
         """Room for the request's next tokens; None when it had to give way itself.
 
         An empty list means that the budget does not allow it a token in this step.
@@ -188,7 +185,7 @@ class Scheduler:
         tokens = self._tokens_for(request, step.budget)
         if not tokens:
             return []
-        while (plans := self._plan(request, tokens)) is None:
+        while (plans := self.manager.plan_group(request.sequences, tokens)) is None:
             victim = choose_victim(self.config.policy, self.running)
             self._preempt(victim, step)
             if victim is request:
@@ -209,19 +206,7 @@ class Scheduler:
         alone = len(self.running) + len(self.waiting) <= 1
         return min(wanted, threshold) if threshold and not alone else wanted
 
-    def _plan(self, request: Request, tokens: int) -> list[SlotPlan] | None:
-        seqs = request.sequences
-        if len(seqs) > 1 and self.manager.growth(seqs) > self.manager.pool.num_free:
-            return None
-        plans = []
-        for seq in seqs:
-            plan = self.manager.check_slots(seq, tokens)
-            if plan is None:
-                return None
-            plans.append(plan)
-        return plans
-
-    def _commit(self, request: Request, plans: list[SlotPlan], step: _Step, tokens: int) -> None:
+    def _commit(self, request: Request, plans: list[SlotPlan], step: Step, tokens: int) -> None:
         """Allocates what was planned and puts the request's sequences on the step."""
         items, copies = [], []
         for plan in plans:
@@ -248,7 +233,7 @@ class Scheduler:
             end == len(seq.token_ids),
         )
 
-    def _schedule_swapped(self, step: _Step) -> None:
+    def _schedule_swapped(self, step: Step) -> None:
         while self.swapped:
             request = self.swapped[0]
             width = len(request.sequences)
@@ -266,19 +251,26 @@ class Scheduler:
             step.swap_in.extend(pairs)
             self._admit(request, step, NO_MATCH, queried=0)
             tokens = self._tokens_for(request, step.budget)
-            plans = self._plan(request, tokens)
+            plans = self.manager.plan_group(request.sequences, tokens)
             if plans is None:
                 raise InvariantError(f"{request.request_id} swapped in without room to go on")
             self._commit(request, plans, step, tokens)
 
-    def _schedule_waiting(self, step: _Step) -> None:
+    def _schedule_waiting(self, step: Step) -> None:
         room = self.config.max_num_seqs - self._num_sequences()
-        while self.waiting and step.budget > 0:
-            room -= self._width(self.waiting.first())
-            if room < 0 or not self._try_admit(self.waiting.first(), step):
+        while self.waiting:
+            request = self.waiting.first()
+            room -= self._width(request)
+            if room < 0:
+                self._defer(request, ev.Reason("seqs", {"limit": self.config.max_num_seqs}))
+                break
+            if step.budget <= 0:
+                self._defer_to_budget(request)
+                break
+            if not self._try_admit(request, step):
                 break
 
-    def _try_admit(self, request: Request, step: _Step) -> bool:
+    def _try_admit(self, request: Request, step: Step) -> bool:
         seq = request.sequences[0]
         match = self.manager.find_prefix(seq)
         known = len(seq.token_ids)
@@ -286,29 +278,33 @@ class Scheduler:
         if not self.config.chunked_prefill and step.budget < min(
             wanted, self.config.max_num_batched_tokens
         ):
+            self._defer_to_budget(request)
             return False
         tokens = min(wanted, step.budget)
         whole = self.config.semantics == "paper"  # room for the whole prompt is taken at once
+        keep_free = self.config.watermark_blocks if self.running or whole else 0
         self._phase("check")
         plan = self.manager.check_slots(
             seq,
             known - match.tokens if whole else tokens,
             match,
             must_fit=known if self.config.reserve_full_prompt else 0,
-            keep_free=self.config.watermark_blocks if self.running or whole else 0,
+            keep_free=keep_free,
         )
         if plan is None:
+            self._defer_to_memory(request, match, keep_free)
             return False
         self.waiting.pop()
         self._admit(request, step, match, queried=known if self.config.caching else 0)
         self._commit(request, [plan], step, tokens)
         return True
 
-    def _admit(self, request: Request, step: _Step, match: PrefixMatch, queried: int) -> None:
+    def _admit(self, request: Request, step: Step, match: PrefixMatch, queried: int) -> None:
         returning = request.num_preemptions > 0
         request.transition_to(Status.RUNNING)
         self.running.append(request)
         step.admitted.append(request)
+        self._waits_no_more(request)
         self.queried_tokens += queried
         self.hit_tokens += match.tokens
         if self._recorder is not None:
@@ -323,9 +319,38 @@ class Scheduler:
         if match.tokens:
             request.sequences[0].num_computed_tokens = match.tokens
 
+    # ------------------------------------------------------------ why one waits
+
+    def _defer_to_budget(self, request: Request) -> None:
+        self._defer(request, ev.Reason("budget", {"budget": self.config.max_num_batched_tokens}))
+
+    def _defer_to_memory(self, request: Request, match: PrefixMatch, keep_free: int) -> None:
+        if self._recorder is not None:
+            why = self.manager.shortage(request, match, keep_free)
+            self._defer(request, why.reason, why.need, why.free, why.largest)
+
+    def _defer(
+        self, request: Request, reason: ev.Reason, need: int = 0, free: int = 0, largest: int = 0
+    ) -> None:
+        """Tells why the first in line waits, unless that was the last thing told of it."""
+        if self._recorder is None:
+            return
+        # Free blocks change with every step; free regions only when somebody comes or goes.
+        moves = (free, largest) if self.config.is_contiguous else ()
+        told = (request.request_id, reason.code, *moves)
+        if told != self._deferred:
+            self._deferred = told
+            self._recorder.phase = "check"
+            fields = (request.request_id, need, free, largest)
+            self._recorder.emit(ev.RequestDeferred, _HERE + "_defer", reason, *fields)
+
+    def _waits_no_more(self, request: Request) -> None:
+        if self._deferred and self._deferred[0] == request.request_id:
+            self._deferred = ()
+
     # ------------------------------------------------------------- preemption
 
-    def _preempt(self, victim: Request, step: _Step) -> None:
+    def _preempt(self, victim: Request, step: Step) -> None:
         """Takes a running request's memory: swap for a group in "paper", else recompute."""
         self._unschedule(victim, step)
         mode = self._preemption_mode(victim)
@@ -356,21 +381,21 @@ class Scheduler:
         seq.num_computed_tokens = 0
         self.waiting.put_back(victim)
 
-    def _give_up(self, victim: Request, step: _Step) -> None:
+    def _give_up(self, victim: Request, step: Step) -> None:
         """Ends a group that can neither be kept nor swapped out."""
         reason = ev.Reason("no_swap_space", {"host_blocks": self.config.num_host_blocks})
         victim.error = sentence("error.no_swap_space", "en", **reason.values)
         step.failed.append(victim)
         self.finish(victim, "error", reason)
 
-    def _swap_out(self, victim: Request, step: _Step) -> None:
+    def _swap_out(self, victim: Request, step: Step) -> None:
         self._report_preempted(victim, "swap", 0)
         pairs = self.manager.swap_out(victim.request_id, victim.sequences)
         step.swap_out.extend((step.undone.get(block, block), host) for block, host in pairs)
         victim.transition_to(Status.SWAPPED)
         self.swapped.append(victim)
 
-    def _unschedule(self, victim: Request, step: _Step) -> None:
+    def _unschedule(self, victim: Request, step: Step) -> None:
         """Takes back what this step had already given to the victim."""
         items = step.scheduled.pop(victim.request_id, [])
         for item in items:  # what was sealed for this step will not be written
@@ -387,9 +412,11 @@ class Scheduler:
         self._phase("free")
         for seq in list(request.sequences):
             self.finish_sequence(seq, finish_reason)
+        self._give_back_rest(request)
         for queue in (self.running, self.swapped, self.waiting):
             if request in queue:
                 queue.remove(request)
+        self._waits_no_more(request)
         request.finish_reason = finish_reason
         request.transition_to(Status.FINISHED)
         if self._recorder is not None:
@@ -406,8 +433,16 @@ class Scheduler:
             fields = (seq.seq_id, finish_reason, seq.num_output_tokens)
             at = _HERE + "finish_sequence"
             self._recorder.emit(ev.SequenceFinished, at, ev.Reason(finish_reason), *fields)
-        self.manager.release(seq)
+        self._give_back(seq)
         self.manager.release_host(seq)
+
+    def _give_back(self, seq: Sequence) -> None:
+        """Releases what a finished sequence holds."""
+        self.manager.release(seq)
+
+    def _give_back_rest(self, request: Request) -> None:
+        """Releases what a finished request holds beside its sequences."""
+        self.manager.release_request(request)
 
     # -------------------------------------------------------------- reporting
 
@@ -439,21 +474,14 @@ class Scheduler:
             known = len(plan.seq.token_ids)
             code = "last_chunk" if plan.stored + tokens == known else "chunk"
             return ev.Reason(code, {"end": plan.stored + tokens, "of": known})
-        block_size = self.config.block_size
-        if plan.grow:
-            return ev.Reason("last_block_full", {"block_size": block_size})
-        block = self.manager.tables[plan.seq.seq_id][plan.stored // block_size]
-        free = block_size - plan.stored % block_size
-        if block.ref_count > 1:
-            return ev.Reason("slot_shared", {"block": block.block_id, "sharers": block.ref_count})
-        return ev.Reason("slot_free", {"block": block.block_id, "free": free})
+        return self.manager.why_decode(plan)
 
     def _report_preempted(self, victim: Request, mode: str, tokens: int) -> None:
         if self._recorder is None:
             return
-        blocks = {b.block_id for s in victim.sequences for b in self.manager.tables[s.seq_id]}
-        reason = ev.Reason(mode, {"free": self.manager.pool.num_free, "policy": self.config.policy})
-        fields = (victim.request_id, mode, len(blocks), tokens)
+        free = self.manager.occupancy.free
+        reason = ev.Reason(mode, {"free": free, "policy": self.config.policy})
+        fields = (victim.request_id, mode, self.manager.num_held(victim.sequences), tokens)
         self._recorder.emit(ev.RequestPreempted, _HERE + "_preempt", reason, *fields)
 
 

@@ -20,7 +20,7 @@ __all__ = ["StepUpdate", "TextSource"]
 
 _HERE = "core/sched/update.py:"
 _REASONS: dict[str, ev.Reason] = {
-    name: ev.Reason(name) for name in ("stop", "length", "best_beams", "sampled", "lost")
+    name: ev.Reason(name) for name in ("stop", "length", "best_beams", "sampled")
 }
 
 
@@ -101,17 +101,14 @@ class StepUpdate:
 
     def _report_written(self, item: ScheduledSequence) -> None:
         assert self._recorder is not None
-        block_size = self._scheduler.config.block_size
-        position, end = item.start, item.start + item.num_tokens
-        reason = ev.Reason(item.phase)
-        while position < end:
-            logical, offset = divmod(position, block_size)
-            stop = min(end, (logical + 1) * block_size)
+        reason = ev.Reason(item.phase + self._manager.suffix)
+        for block, offset, start, stop in self._manager.places(
+            item.seq, item.start, item.num_tokens
+        ):
             self._recorder.emit(
-                ev.SlotsWritten, _HERE + "_store", reason, item.seq.seq_id,
-                item.block_ids[logical], offset, tuple(item.seq.token_ids[position:stop]),
+                ev.SlotsWritten, _HERE + "_store", reason, item.seq.seq_id, block, offset,
+                tuple(item.seq.token_ids[start:stop]),
             )  # fmt: skip
-            position = stop
 
     # ----------------------------------------------------------------- sample
 
@@ -133,7 +130,8 @@ class StepUpdate:
             label = f"{request.label.partition('·')[0]}·{request.num_forks + 1}"
             fields = (request.request_id, parent.seq_id, child.seq_id, label)
             kind = "beam" if request.params.beam_width > 1 else "sample"
-            self._recorder.emit(ev.SequenceForked, _HERE + "_fork", ev.Reason(kind), *fields)
+            reason = ev.Reason(kind + self._manager.suffix)
+            self._recorder.emit(ev.SequenceForked, _HERE + "_fork", reason, *fields)
         if shares_blocks:
             self._manager.fork(parent, child)
         return child
@@ -213,9 +211,9 @@ class StepUpdate:
         seq.request.sequences.remove(seq)
         self._texts.drop(seq)
         if self._recorder is not None:
-            at = _HERE + "_drop"
-            self._recorder.emit(ev.SequenceDropped, at, _REASONS["lost"], seq.seq_id)
-        self._manager.release(seq)
+            reason = ev.Reason("lost" + self._manager.suffix)
+            self._recorder.emit(ev.SequenceDropped, _HERE + "_drop", reason, seq.seq_id)
+        self._manager.drop(seq)
 
     def _finish_search(self, request: Request) -> None:
         """Ends a search: the live beams lost, the best finished ones are the answer."""

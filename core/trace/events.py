@@ -33,8 +33,12 @@ __all__ = [
     "PrefixCacheReset",
     "PrefixHit",
     "Reason",
+    "RegionCopied",
+    "RegionReleased",
+    "RegionReserved",
     "RequestAdmitted",
     "RequestArrived",
+    "RequestDeferred",
     "RequestFinished",
     "RequestPreempted",
     "RequestRejected",
@@ -99,6 +103,20 @@ class RequestRejected(Event):
 
     request_id: str
     label: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDeferred(Event):
+    """The first waiting request was not admitted in this step, for a reason not told before.
+
+    Fold: it is `deferred`, until it is admitted or ends. `need`, `free` and `largest` (the largest
+    free piece) are blocks, or slots in contiguous memory.
+    """
+
+    request_id: str
+    need: int
+    free: int
+    largest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +214,49 @@ class BlockCopied(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RegionReserved(Event):
+    """A run of slots got an owner (contiguous memory).
+
+    Fold: slots start .. start + size - 1 are taken; `length` of them are the sequence's, the rest
+    is lost to rounding. Without a `seq_id` it is a spare of the request, for a sample or beam.
+    """
+
+    request_id: str
+    seq_id: str
+    start: int
+    length: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegionCopied(Event):
+    """A fork in contiguous memory.
+
+    Fold: the spare region at `destination` is now the sequence's; its first `tokens` slots hold
+    what those of the region at `source` hold.
+    """
+
+    seq_id: str
+    source: int
+    destination: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegionReleased(Event):
+    """A region's slots are free. Fold: no region begins at `start`."""
+
+    request_id: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class SlotsWritten(Event):
     """K and V of `token_ids` went to slots offset, offset + 1, ... of a block.
 
-    Fold: those slots are written; the sequence has stored len(token_ids) tokens more.
+    Fold: those slots are written; the sequence has stored len(token_ids) tokens more. In
+    contiguous memory `block_id` is where the sequence's region begins.
     """
 
     seq_id: str
@@ -243,7 +300,10 @@ class SequenceFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class SequenceDropped(Event):
-    """A beam lost. Fold: as SequenceFinished, with nothing to show for it."""
+    """A beam lost. Fold: as SequenceFinished, with nothing to show for it.
+
+    In contiguous memory its region becomes a spare of the request.
+    """
 
     seq_id: str
 
@@ -329,7 +389,8 @@ class StepFailed(Event):
 class StepEnded(Event):
     """A step is over; the counts let a reader check its fold.
 
-    `timings` are seconds, `memory` is bytes, both by part.
+    `timings` are seconds, `memory` is bytes, both by part. In contiguous memory a slot counts as
+    a block: owned are those of all regions.
     """
 
     scheduled_tokens: int
@@ -349,6 +410,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     for cls in (
         RequestArrived,
         RequestRejected,
+        RequestDeferred,
         PrefixHit,
         RequestAdmitted,
         RequestScheduled,
@@ -357,6 +419,9 @@ EVENT_TYPES: dict[str, type[Event]] = {
         BlockShared,
         SequenceForked,
         BlockCopied,
+        RegionReserved,
+        RegionCopied,
+        RegionReleased,
         SlotsWritten,
         BlockSealed,
         TokenSampled,

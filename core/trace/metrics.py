@@ -1,51 +1,74 @@
 """Numbers of a trace: usage, waste, hit rate, throughput; all derived from events.
 
-Where memory goes, in slots of the usable blocks, always in this order:
+Where memory goes, in slots of the usable memory, always in this order (the paper's categories,
+SOSP'23, figure 2, with those that paging adds):
 - tokens: slots that hold a token's K and V (a shared slot counts once);
-- reserved: slots that a prompt already in memory will still write;
+- reserved: slots that somebody holds and will write; in paged memory those of known tokens;
+- unused: slots that a region reserved and will never write (internal fragmentation);
 - tail: slots of owned blocks that nothing will write unless the sequence grows;
 - cached: free blocks that can still be found by prefix;
+- hole: slots lost to the rounding of a buddy piece, and free pieces too small for what is needed
+  next (external fragmentation): for `max_model_len` slots when everybody reserves so many, else
+  for the request that was last told to wait;
 - free: the rest.
-Paging has no reservation for the longest possible answer and no holes between regions: of the
-four kinds of waste in the source document these two are 0 here by construction, the tail is
-`tail`, and the split between KV cache and everything else is `StepEnded.memory`.
+Paged memory has no `unused` and no `hole` by construction, contiguous memory no `tail` and no
+`cached`. The fourth kind of the source document, KV cache against everything else, is
+`StepEnded.memory`.
+
+What a region "will" write is known from the end of its sequence when the trace holds it
+(`final_lengths`); until then it is all that the request may write.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from core.trace import events as ev
-from core.trace.snapshot import Layout, Snapshot
+from core.trace.snapshot import Layout, RegionView, Snapshot
 from core.trace.trace import Trace
 
-__all__ = ["Breakdown", "HitRate", "StepMetrics", "breakdown", "hit_rate", "series", "step_series"]
+__all__ = [
+    "Breakdown",
+    "HitRate",
+    "StepMetrics",
+    "breakdown",
+    "final_lengths",
+    "free_pieces",
+    "hit_rate",
+    "series",
+    "step_series",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Slots by state; the five add up to the usable slots."""
+    """Slots by state; the seven add up to the usable slots."""
 
     tokens: int
     reserved: int
+    unused: int
     tail: int
     cached: int
+    hole: int
     free: int
 
     @property
     def total(self) -> int:
         """All usable slots."""
-        return self.tokens + self.reserved + self.tail + self.cached + self.free
+        return self._owned + self.cached + self.hole + self.free
 
     @property
     def usage(self) -> float:
-        """Share of the slots in owned blocks: what vLLM reports as KV cache usage."""
-        return (self.tokens + self.reserved + self.tail) / self.total if self.total else 0.0
+        """Share of the slots that have an owner: what vLLM reports as KV cache usage."""
+        return self._owned / self.total if self.total else 0.0
 
     @property
     def efficiency(self) -> float:
         """Share of the owned slots that hold a token: the paper's "token states" of paging."""
-        owned = self.tokens + self.reserved + self.tail
-        return self.tokens / owned if owned else 1.0
+        return self.tokens / self._owned if self._owned else 1.0
+
+    @property
+    def _owned(self) -> int:
+        return self.tokens + self.reserved + self.unused + self.tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +108,15 @@ class StepMetrics:
         return self.sampled_tokens / self.seconds if self.seconds else 0.0
 
 
-def breakdown(snapshot: Snapshot) -> Breakdown:
-    """Where the memory goes at this moment."""
+def breakdown(snapshot: Snapshot, finals: Mapping[str, int] | None = None) -> Breakdown:
+    """Where the memory goes at this moment.
+
+    Args:
+        snapshot: the moment.
+        finals: tokens that each sequence stores in the end, as far as that is known.
+    """
+    if snapshot.layout.is_contiguous:
+        return _contiguous_breakdown(snapshot, finals or {})
     block_size = snapshot.layout.block_size
     written = snapshot.written_slots
     reserved = sum(
@@ -99,8 +129,10 @@ def breakdown(snapshot: Snapshot) -> Breakdown:
     return Breakdown(
         tokens=written,
         reserved=reserved,
+        unused=0,
         tail=owned - written - reserved,
         cached=cached,
+        hole=0,
         free=snapshot.num_usable * block_size - owned - cached,
     )
 
@@ -108,6 +140,85 @@ def breakdown(snapshot: Snapshot) -> Breakdown:
 def _reserved(stored: int, known: int, capacity: int) -> int:
     """Slots held for tokens that are known already, the newest sampled one not counted."""
     return max(0, min(known - 1, capacity) - stored)
+
+
+def _contiguous_breakdown(snapshot: Snapshot, finals: Mapping[str, int]) -> Breakdown:
+    written = reserved = unused = rounding = 0
+    for region in snapshot.regions.values():
+        stored, end = _extent(snapshot, region, finals)
+        written += stored
+        reserved += end - stored
+        unused += region.length - end
+        rounding += region.size - region.length
+    need = _needed_next(snapshot)
+    pieces = [size for _, size in free_pieces(snapshot)]
+    too_small = sum(size for size in pieces if size < need)
+    return Breakdown(
+        tokens=written,
+        reserved=reserved,
+        unused=unused,
+        tail=0,
+        cached=0,
+        hole=rounding + too_small,
+        free=sum(pieces) - too_small,
+    )
+
+
+def _extent(snapshot: Snapshot, region: RegionView, finals: Mapping[str, int]) -> tuple[int, int]:
+    """Slots of a region that are written, and those that will be in the end."""
+    sequence = snapshot.sequences.get(region.seq_id)
+    if sequence is None:  # a spare: whoever gets it may write as much as the request allows
+        first = snapshot.sequences[region.request_id]
+        return 0, min(region.length, first.num_prompt_tokens + _answer(snapshot, region) - 1)
+    if sequence.finish_reason:
+        return sequence.stored, sequence.stored
+    may = sequence.num_prompt_tokens + _answer(snapshot, region) - 1
+    return sequence.stored, min(region.length, max(finals.get(region.seq_id, may), sequence.stored))
+
+
+def _answer(snapshot: Snapshot, region: RegionView) -> int:
+    return snapshot.requests[region.request_id].max_tokens
+
+
+def _needed_next(snapshot: Snapshot) -> int:
+    if snapshot.layout.reserve == "max":
+        return snapshot.layout.max_model_len
+    return snapshot.deferred.need if snapshot.deferred is not None else 0
+
+
+def free_pieces(snapshot: Snapshot) -> list[tuple[int, int]]:
+    """Free (start, size) pieces of contiguous memory as its allocator sees them, by address.
+
+    Between two regions lies one piece, or with buddies the fewest aligned powers of two.
+    """
+    layout = snapshot.layout
+    ends = [*sorted((r.start, r.size) for r in snapshot.regions.values()), (layout.num_blocks, 0)]
+    pieces: list[tuple[int, int]] = []
+    reached = 0
+    for start, size in ends:
+        while reached < start:
+            piece = start - reached
+            if layout.placement == "buddy":
+                fits = 1 << (piece.bit_length() - 1)
+                piece = min(fits, reached & -reached) if reached else fits
+            pieces.append((reached, piece))
+            reached += piece
+        reached = start + size
+    return pieces
+
+
+def final_lengths(trace: Trace) -> dict[str, int]:
+    """Tokens that each finished sequence stored in the end; the last sampled one never is."""
+    prompts: dict[str, int] = {}
+    finals: dict[str, int] = {}
+    for event in trace.events:
+        if isinstance(event, ev.RequestArrived):
+            prompts[event.request_id] = len(event.prompt_token_ids)
+        elif isinstance(event, ev.SequenceForked):
+            prompts[event.child_id] = prompts[event.request_id]
+        elif isinstance(event, ev.SequenceFinished):
+            finals[event.seq_id] = prompts[event.seq_id] + max(0, event.num_tokens - 1)
+    return finals
 
 
 def hit_rate(snapshot: Snapshot) -> HitRate:
@@ -128,11 +239,13 @@ def _share(part: int, whole: int) -> float | None:
 
 def series(trace: Trace) -> list[StepMetrics]:
     """The numbers after every step."""
-    return list(step_series(trace.header.layout, trace.events))
+    return list(step_series(trace.header.layout, trace.events, final_lengths(trace)))
 
 
-def step_series(layout: Layout, events: Iterable[ev.Event]) -> Iterator[StepMetrics]:
-    """The numbers after every step, as the events come."""
+def step_series(
+    layout: Layout, events: Iterable[ev.Event], finals: Mapping[str, int] | None = None
+) -> Iterator[StepMetrics]:
+    """The numbers after every step, as the events come; `finals` as in `breakdown`."""
     snapshot = Snapshot(layout)
     tokens = {"prefill": 0, "decode": 0}
     sampled_before = 0
@@ -141,18 +254,22 @@ def step_series(layout: Layout, events: Iterable[ev.Event]) -> Iterator[StepMetr
         if isinstance(event, ev.RequestScheduled):
             tokens[event.kind] += event.tokens
         elif isinstance(event, ev.StepEnded):
-            yield _step_metrics(snapshot, event, tokens, sampled_before)
+            yield _step_metrics(snapshot, event, tokens, sampled_before, finals)
             tokens = {"prefill": 0, "decode": 0}
             sampled_before = snapshot.counters.sampled
 
 
 def _step_metrics(
-    snapshot: Snapshot, event: ev.StepEnded, tokens: dict[str, int], sampled_before: int
+    snapshot: Snapshot,
+    event: ev.StepEnded,
+    tokens: dict[str, int],
+    sampled_before: int,
+    finals: Mapping[str, int] | None,
 ) -> StepMetrics:
     counters = snapshot.counters
     return StepMetrics(
         step=event.step,
-        slots=breakdown(snapshot),
+        slots=breakdown(snapshot, finals),
         running=event.running,
         waiting=event.waiting,
         swapped=event.swapped,

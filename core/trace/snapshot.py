@@ -14,18 +14,39 @@ from typing import Any
 from core.errors import TraceError
 from core.trace import events as ev
 
-__all__ = ["Counters", "EngineState", "Layout", "RequestView", "SequenceView", "Snapshot", "fold"]
+__all__ = [
+    "Counters",
+    "EngineState",
+    "Layout",
+    "RegionView",
+    "RequestView",
+    "SequenceView",
+    "Snapshot",
+    "fold",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a fold must know of the configuration."""
+    """What a fold must know of the configuration.
+
+    In contiguous memory a block is one slot, and `num_blocks` are all usable slots.
+    """
 
     num_blocks: int
     block_size: int
     null_block: bool
     policy: str
     num_host_blocks: int = 0
+    allocator: str = "paged"
+    reserve: str = "max"
+    placement: str = "first_fit"
+    max_model_len: int = 0
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether every sequence has one region of slots, and no blocks."""
+        return self.allocator == "contiguous"
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Layout":
@@ -35,12 +56,22 @@ class Layout:
             TraceError: a value is missing.
         """
         try:
+            num_blocks, block_size = int(config["num_blocks"]), int(config["block_size"])
+            null_block = config["semantics"] == "v1"
+            allocator = str(config.get("allocator", "paged"))  # older traces are paged
+            if allocator == "contiguous":
+                num_blocks, block_size = (num_blocks - null_block) * block_size, 1
+                null_block = False
             return cls(
-                num_blocks=int(config["num_blocks"]),
-                block_size=int(config["block_size"]),
-                null_block=config["semantics"] == "v1",
+                num_blocks=num_blocks,
+                block_size=block_size,
+                null_block=null_block,
                 policy=str(config["policy"]),
                 num_host_blocks=int(config["num_host_blocks"]),
+                allocator=allocator,
+                reserve=str(config.get("reserve", "max")),
+                placement=str(config.get("placement", "first_fit")),
+                max_model_len=int(config.get("max_model_len") or 0),
             )
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise TraceError("header_config", detail=str(error)) from error
@@ -61,6 +92,18 @@ class EngineState:
     running: tuple[str, ...]
     swapped: tuple[str, ...]
     preemptions: Mapping[str, int]
+    regions: Mapping[int, tuple[str, str, int, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RegionView:
+    """A run of slots; without a `seq_id` a spare of the request."""
+
+    request_id: str
+    seq_id: str
+    start: int
+    length: int
+    size: int
 
 
 @dataclass(slots=True)
@@ -113,14 +156,20 @@ class Snapshot:
     """The state after the events applied so far.
 
     Attributes:
+        regions: of contiguous memory, by where they begin; what a region holds are the stored
+            tokens of its sequence.
+        deferred: why the first in line waits, None when nobody was told to.
         ref_counts, hashes, slots: by block id; `slots[b]` are the token ids written in block b.
             A list of slots is replaced, never changed: all empty blocks share one.
         step, index, phase: of the last event.
     """
 
     def __init__(self, layout: Layout) -> None:
-        size = layout.num_blocks
+        size = 0 if layout.is_contiguous else layout.num_blocks
         self.layout = layout
+        self.regions: dict[int, RegionView] = {}
+        self.region_of: dict[str, RegionView] = {}
+        self.deferred: ev.RequestDeferred | None = None
         self.step = 0
         self.index = -1
         self.phase = "check"
@@ -167,7 +216,9 @@ class Snapshot:
 
     @property
     def num_free(self) -> int:
-        """Free blocks, cached ones included."""
+        """Free blocks, cached ones included; free slots in contiguous memory."""
+        if self.layout.is_contiguous:
+            return self.layout.num_blocks - sum(region.size for region in self.regions.values())
         return len(self._queue)
 
     @property
@@ -178,7 +229,7 @@ class Snapshot:
     @property
     def num_owned(self) -> int:
         """Blocks with an owner."""
-        return self.num_usable - len(self._queue)
+        return self.num_usable - self.num_free
 
     @property
     def num_cached_free(self) -> int:
@@ -188,6 +239,8 @@ class Snapshot:
     @property
     def written_slots(self) -> int:
         """Slots of owned blocks that hold a token; a shared block counts once."""
+        if self.layout.is_contiguous:
+            return sum(self.sequences[seq_id].stored for seq_id in self.region_of)
         return sum(
             len(slots) for slots, refs in zip(self.slots, self.ref_counts, strict=True) if refs
         )
@@ -227,6 +280,9 @@ class Snapshot:
             running=tuple(self.running),
             swapped=tuple(self.swapped),
             preemptions={k: self.requests[k].num_preemptions for k in queued},
+            regions={
+                r.start: (r.request_id, r.seq_id, r.length, r.size) for r in self.regions.values()
+            },
         )
 
     def _check_places(self, event: ev.Event) -> None:
@@ -263,6 +319,15 @@ class Snapshot:
             event.request_id, event.label, "finished", 0, 0.0, 0, [], finish_reason="rejected"
         )
 
+    def _deferred(self, event: ev.RequestDeferred) -> None:
+        if event.request_id not in self.waiting:
+            raise ValueError(f"{event.request_id} does not wait")
+        self.deferred = event
+
+    def _waits_no_more(self, request_id: str) -> None:
+        if self.deferred is not None and self.deferred.request_id == request_id:
+            self.deferred = None
+
     def _nothing(self, event: ev.Event) -> None:
         pass
 
@@ -271,6 +336,7 @@ class Snapshot:
         (self.swapped if request.status == "swapped" else self.waiting).remove(event.request_id)
         request.status = "running"
         self.running.append(event.request_id)
+        self._waits_no_more(event.request_id)
         for seq_id in request.seq_ids:
             if not self.sequences[seq_id].stored:
                 self.sequences[seq_id].stored = event.computed_tokens
@@ -322,7 +388,42 @@ class Snapshot:
         self.slots[event.destination] = self.slots[event.source][: event.tokens]
         self.counters.copies += 1
 
+    def _reserved(self, event: ev.RegionReserved) -> None:
+        end = event.start + event.size
+        if not 0 <= event.start < end <= self.layout.num_blocks or event.length > event.size:
+            raise ValueError(f"slots {event.start}..{end}, {event.length} of them of use")
+        self.requests[event.request_id]  # must exist
+        region = RegionView(event.request_id, event.seq_id, event.start, event.length, event.size)
+        if event.start in self.regions or event.seq_id in self.region_of:
+            raise ValueError(f"region {event.start} of {event.seq_id} is reserved twice")
+        self.regions[event.start] = region
+        if event.seq_id:
+            self.sequences[event.seq_id]  # must exist
+            self.region_of[event.seq_id] = region
+
+    def _region_copied(self, event: ev.RegionCopied) -> None:
+        region = self.regions[event.destination]
+        if region.seq_id or self.sequences[event.seq_id].stored != event.tokens:
+            raise ValueError(f"region {event.destination} is no spare for {event.tokens} tokens")
+        region.seq_id = event.seq_id
+        self.region_of[event.seq_id] = region
+        self.counters.copies += 1
+
+    def _region_released(self, event: ev.RegionReleased) -> None:
+        region = self.regions.pop(event.start)
+        self.region_of.pop(region.seq_id, None)
+
+    def _region_written(self, event: ev.SlotsWritten) -> None:
+        sequence, region = self.sequences[event.seq_id], self.region_of[event.seq_id]
+        end = event.offset + len(event.token_ids)
+        if (event.block_id, event.offset) != (region.start, sequence.stored) or end > region.length:
+            raise ValueError(f"slots {event.offset}..{end} of the region at {event.block_id}")
+        sequence.stored = end
+
     def _written(self, event: ev.SlotsWritten) -> None:
+        if self.layout.is_contiguous:
+            self._region_written(event)
+            return
         slots = self.slots[event.block_id]
         end = event.offset + len(event.token_ids)
         if not 0 <= event.offset <= len(slots) or end > self.layout.block_size:
@@ -346,6 +447,9 @@ class Snapshot:
     def _dropped(self, event: ev.SequenceDropped) -> None:
         self.sequences[event.seq_id].finish_reason = "dropped"
         self._retire(event.seq_id)
+        region = self.region_of.pop(event.seq_id, None)
+        if region is not None:
+            region.seq_id = ""
 
     def _retire(self, seq_id: str) -> None:
         sequence = self.sequences[seq_id]
@@ -403,6 +507,7 @@ class Snapshot:
         for queue in (self.waiting, self.running, self.swapped):
             if event.request_id in queue:
                 queue.remove(event.request_id)
+        self._waits_no_more(event.request_id)
         request.status, request.finish_reason = "finished", event.finish_reason
         request.seq_ids = []
 
@@ -489,6 +594,7 @@ def fold(layout: Layout, events: Iterable[ev.Event]) -> Snapshot:
 _HANDLERS: dict[type[ev.Event], Callable[[Snapshot, Any], None]] = {
     ev.RequestArrived: Snapshot._arrived,
     ev.RequestRejected: Snapshot._rejected,
+    ev.RequestDeferred: Snapshot._deferred,
     ev.PrefixHit: Snapshot._nothing,
     ev.RequestAdmitted: Snapshot._admitted,
     ev.RequestScheduled: Snapshot._scheduled,
@@ -497,6 +603,9 @@ _HANDLERS: dict[type[ev.Event], Callable[[Snapshot, Any], None]] = {
     ev.BlockShared: Snapshot._shared,
     ev.SequenceForked: Snapshot._forked,
     ev.BlockCopied: Snapshot._copied,
+    ev.RegionReserved: Snapshot._reserved,
+    ev.RegionCopied: Snapshot._region_copied,
+    ev.RegionReleased: Snapshot._region_released,
     ev.SlotsWritten: Snapshot._written,
     ev.BlockSealed: Snapshot._sealed,
     ev.TokenSampled: Snapshot._sampled,

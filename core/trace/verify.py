@@ -4,7 +4,8 @@ The promises: reference counts equal table memberships, whenever one is told; fr
 blocks partition the pool, and the head of the free block queue is what is handed out; nobody
 writes to a shared block, unless it was sealed with just these tokens beforehand; no slot is
 written twice without a release; what is written or sealed is what the sequence says; a hash names
-one content; the totals equal each StepEnded. It knows nothing of the engine.
+one content; the totals equal each StepEnded. In contiguous memory: regions don't overlap, and a
+sequence writes the slots of its own region in order, once. It knows nothing of the engine.
 
 Nothing here walks over sequences: the cost of an event does not grow with history.
 """
@@ -83,6 +84,10 @@ class _Audit:
             yield "numbers", f"step {event.step} follows step {self._snapshot.step}"
         if isinstance(event, ev.SlotsWritten):
             yield from self._written(event)
+        elif isinstance(event, ev.RegionReserved):
+            yield from self._reserved(event)
+        elif isinstance(event, ev.RegionReleased):
+            yield from self._region_released(event)
         elif isinstance(event, ev.BlockSealed):
             yield from self._seal(event)
         elif isinstance(event, ev.BlockCopied):
@@ -125,10 +130,28 @@ class _Audit:
         elif event.ref_count != held[block]:
             yield "counts", f"block {block}: {event.ref_count} told, {held[block]} tables hold it"
 
+    def _reserved(self, event: ev.RegionReserved) -> Iterator[tuple[str, str]]:
+        end = event.start + event.size
+        for region in self._snapshot.regions.values():  # as many as requests run
+            if event.start < region.start + region.size and region.start < end:
+                yield "overlap", f"slots {event.start}..{end} are part of the region {region}"
+
+    def _region_released(self, event: ev.RegionReleased) -> Iterator[tuple[str, str]]:
+        region = self._snapshot.regions.get(event.start)
+        told = (event.request_id, event.size)
+        if region is not None and (region.request_id, region.size) != told:
+            yield "owner", f"{told} is released, the region is {region}"
+
     def _written(self, event: ev.SlotsWritten) -> Iterator[tuple[str, str]]:
         self._stored += len(event.token_ids)
         snapshot = self._snapshot
         sequence = snapshot.sequences.get(event.seq_id)
+        if sequence is not None:
+            told = sequence.token_ids[sequence.stored : sequence.stored + len(event.token_ids)]
+            if tuple(told) != event.token_ids:
+                yield "content", f"{event.seq_id} stores other tokens than its own"
+        if snapshot.layout.is_contiguous:
+            return  # the fold holds a sequence to its region
         if sequence is None or not 0 <= event.block_id < snapshot.layout.num_blocks:
             return  # the fold says so
         refs = snapshot.ref_counts[event.block_id]
@@ -142,9 +165,6 @@ class _Audit:
             yield "twice", f"slot {event.offset} of block {event.block_id} is written already"
         if event.block_id not in sequence.table:
             yield "owner", f"block {event.block_id} is not in the table of {event.seq_id}"
-        told = sequence.token_ids[sequence.stored : sequence.stored + len(event.token_ids)]
-        if tuple(told) != event.token_ids:
-            yield "content", f"{event.seq_id} stores other tokens than its own"
 
     def _copied(self, event: ev.BlockCopied) -> Iterator[tuple[str, str]]:
         snapshot = self._snapshot
@@ -193,6 +213,8 @@ class _Audit:
 
     def _partition(self) -> Iterator[tuple[str, str]]:
         snapshot = self._snapshot
+        if snapshot.layout.is_contiguous:
+            return  # every overlap was found when it came up
         for block, refs in enumerate(snapshot.ref_counts):
             if refs != self._held[block]:
                 held = self._held[block]

@@ -6,6 +6,7 @@ copy or a block handed out too early shows as a wrong read, whatever the bookkee
 
 import ast
 import sys
+from dataclasses import astuple
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,17 +15,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from core.cache.contiguous import RegionManager
+from core.cache.manager import BlockManager
 from core.config import EngineConfig
 from core.engine import Engine
 from core.request import Request, SamplingParams
 from core.sched.output import SchedulerOutput, StepResult
 from core.text import catalogue
 from core.trace.explain import explain
+from core.trace.metrics import breakdown, free_pieces, series
 from core.trace.recorder import Recorder
 from core.trace.snapshot import Snapshot
 from core.trace.verify import verify
 from tests.builders import FakeCodec, MemoryRunner, expected_tokens, make_config, make_engine
-from tests.strategies import Abort, Add, Step, configs, scripts
+from tests.strategies import Abort, Add, Step, configs, contiguous_configs, scripts
 
 _ROOT = Path(__file__).parents[2]
 _STEP_CAP = 500
@@ -63,7 +67,8 @@ class Watched:
             record = self.engine.step()
             # A step that fails reports it: a wrong read must not pass for a planted fault.
             assert record.error in ("", "RuntimeError: out of memory (a test)")
-            assert record.output.num_tokens <= self.engine.config.max_num_batched_tokens
+            if self.engine.config.batching == "continuous":
+                assert record.output.num_tokens <= self.engine.config.max_num_batched_tokens
             assert len(record.output.scheduled) <= self.engine.config.max_num_seqs
             assert not (record.output.swap_in and record.output.swap_out)
         except KeyboardInterrupt:
@@ -81,6 +86,11 @@ class Watched:
             self.snapshot.apply(event)
         self._seen = len(self.engine.events)
         assert self.snapshot.state() == self.engine.state()
+        parts = breakdown(self.snapshot)
+        layout = self.snapshot.layout
+        assert min(astuple(parts)) >= 0
+        assert parts.total == self.snapshot.num_usable * layout.block_size
+        assert parts.total == self.engine.config.usable_slots
         self.engine.check()
 
     def assert_answers(self) -> None:
@@ -89,11 +99,18 @@ class Watched:
                 continue
             for seq in request.finished:
                 sample = seq.sample_index
-                told = expected_tokens(add.tokens, add.params.max_tokens, sample)
+                limit = self.engine.scheduler.max_model_len - len(add.tokens)
+                told = expected_tokens(add.tokens, min(add.params.max_tokens, limit), sample)
                 assert seq.output_token_ids == told, (request.request_id, index)
 
     def assert_nothing_is_lost(self) -> None:
         manager = self.engine.manager
+        if isinstance(manager, RegionManager):
+            assert manager.space.num_free == self.engine.config.usable_slots
+            assert not manager.regions
+            assert not manager.spares
+            return
+        assert isinstance(manager, BlockManager)
         assert manager.pool.num_free == manager.pool.num_usable
         assert not manager.host_tables
         assert not any(manager.tables.values())
@@ -140,6 +157,61 @@ def test_a_failed_step_loses_no_block_and_the_engine_goes_on(
     fail_at = data.draw(st.sets(st.integers(1, 12), min_size=1, max_size=3))
     watched = Watched(data.draw(configs(semantics=semantics)), fail_at=fail_at, error=error)
     _run(watched, data.draw(scripts(semantics)))
+
+
+@_LAW
+@given(data=st.data())
+def test_contiguous_memory_keeps_the_law_under_every_reserve_placement_and_batching(
+    data: st.DataObject,
+) -> None:
+    config = data.draw(contiguous_configs())
+    watched = Watched(config)
+    _run(watched, data.draw(scripts(config.semantics)))
+    manager = watched.engine.manager
+    assert isinstance(manager, RegionManager)
+    assert watched.engine.scheduler.num_preemptions == 0, "who has a region can always go on"
+
+
+@settings(_LAW, max_examples=100)
+@given(data=st.data())
+def test_free_pieces_are_those_of_the_allocator_at_every_moment(data: st.DataObject) -> None:
+    config = data.draw(contiguous_configs())
+    watched = Watched(config)
+    manager = watched.engine.manager
+    assert isinstance(manager, RegionManager)
+    for move in data.draw(scripts(config.semantics)):
+        watched.move(move)
+        assert free_pieces(watched.snapshot) == manager.space.pieces()
+
+
+@settings(_LAW, max_examples=60)
+@given(data=st.data())
+def test_paged_memory_under_static_batching_keeps_the_law(data: st.DataObject) -> None:
+    config = data.draw(configs(batching="static"))
+    _run(Watched(config), data.draw(scripts(config.semantics)))
+
+
+@settings(_LAW, max_examples=40)
+@given(data=st.data())
+def test_a_failed_step_loses_no_region(data: st.DataObject) -> None:
+    fail_at = data.draw(st.sets(st.integers(1, 12), min_size=1, max_size=3))
+    config = data.draw(contiguous_configs())
+    _run(Watched(config, fail_at=fail_at), data.draw(scripts(config.semantics)))
+
+
+@settings(_LAW, max_examples=60)
+@given(data=st.data())
+def test_what_will_be_written_is_known_once_the_trace_tells_the_end(data: st.DataObject) -> None:
+    config = data.draw(contiguous_configs(reserve="exact"))
+    watched = Watched(config)
+    moves = [m for m in data.draw(scripts(config.semantics)) if not isinstance(m, Abort)]
+    for move in moves:
+        if not (isinstance(move, Add) and move.params.beam_width > 1):
+            watched.move(move)
+    watched.finish()
+    lengths = {s.finish_reason for _, _, r in watched.asked for s in r.finished}
+    if lengths <= {"length"} and config.batching == "continuous":
+        assert all(step.slots.unused == 0 for step in series(watched.engine.trace()))
 
 
 @settings(_LAW, max_examples=60)
