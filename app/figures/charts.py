@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from app.figures.frame import Words, empty, hatch, source
+from app.figures.frame import Words, axis, empty, hatch, source, titled
 from app.figures.look import PARTS, Look
 from core.trace.metrics import StepMetrics
 
@@ -90,8 +90,9 @@ def rates(
         )  # fmt: skip
         figure.update_layout(
             yaxis2={
-                "overlaying": "y", "side": "right", "range": [0, 1.02], "tickformat": ".0%",
-                "showgrid": False, "title": {"text": words("hit_rate")},
+                **axis(look), "overlaying": "y", "side": "right", "range": [0, 1.02],
+                "tickformat": ".0%", "showgrid": False, "nticks": 5, "tickmode": "auto",
+                "title": titled(look, words("hit_rate")),
             }
         )  # fmt: skip
     if measured_on:

@@ -16,13 +16,13 @@ import plotly.graph_objects as go
 
 from app.figures.look import HATCHES, Look
 
-__all__ = ["Kind", "Words", "axis", "empty", "hatch", "plain", "source"]
+__all__ = ["Kind", "Words", "axis", "empty", "hatch", "plain", "source", "titled"]
 
 # A key of the caller's catalogue, and values, to words in the reader's language.
 Words = Callable[..., str]
 Kind = Literal["measured", "modelled", "derived"]
 
-_HEIGHT = 330
+_HEIGHT = 380
 _TOP, _LINE, _WIDTH = 50, 15, 62  # pixels above the plot, a line of the subtitle, its letters
 
 
@@ -35,13 +35,13 @@ def empty(look: Look, title: str, across: str, up: str, height: int = _HEIGHT) -
                "font": {"size": 13, "color": look.text}},
         font={"family": look.font, "size": 12, "color": look.text},
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-        margin={"l": 8, "r": 8, "t": _TOP, "b": 84},
+        margin={"l": 8, "r": 18, "t": _TOP, "b": 84},
         hoverlabel={"bgcolor": look.ground, "font": {"color": look.text}},
         legend={
             "orientation": "h", "y": -0.3, "yanchor": "top", "x": 0, "traceorder": "normal",
         },
-        xaxis={**axis(look), "title": {"text": across, "standoff": 6}},
-        yaxis={**axis(look), "title": {"text": up}},
+        xaxis={**axis(look), "title": titled(look, across)},
+        yaxis={**axis(look), "title": titled(look, up)},
     )  # fmt: skip
     return figure
 
@@ -52,6 +52,11 @@ def axis(look: Look) -> dict[str, Any]:
         "gridcolor": look.grid, "linecolor": look.grid, "zeroline": False,
         "tickfont": {"color": look.muted}, "automargin": True, "rangemode": "tozero",
     }  # fmt: skip
+
+
+def titled(look: Look, text: str) -> dict[str, Any]:
+    """An axis' title."""
+    return {"text": text, "standoff": 6, "font": {"size": 11, "color": look.muted}}
 
 
 def source(figure: go.Figure, look: Look, text: str, kind: Kind) -> go.Figure:
@@ -82,7 +87,7 @@ def hatch(look: Look, name: str) -> Mapping[str, Any]:
         return {"shape": "", "fgcolor": colour, "bgcolor": colour}
     return {
         "shape": HATCHES[name], "fgcolor": colour, "bgcolor": look.part("free"),
-        "size": 7, "solidity": 0.28, "fillmode": "replace",
+        "size": 8, "solidity": 0.2, "fillmode": "replace",
     }  # fmt: skip
 
 

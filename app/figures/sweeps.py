@@ -5,18 +5,19 @@ Pure functions of points that somebody measured or modelled; a point that nobody
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from app.figures.frame import Kind, Words, axis, empty, plain, source
+from app.figures.frame import Kind, Words, axis, empty, plain, source, titled
 from app.figures.look import Look
 
 __all__ = ["BlockPoint", "PoolPoint", "block_sweep", "pool_sweep"]
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _MARKS = ("circle", "square", "diamond", "cross", "triangle-up", "star")
-_ROW = 150
+_ROW = 170
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +102,18 @@ def pool_sweep(
 
 
 def _axes(figure: go.Figure, rows: int, look: Look, words: Words) -> None:
-    units: tuple[tuple[str, dict[str, str]], ...] = (
+    units: tuple[tuple[str, dict[str, Any]], ...] = (
         (words("blocks_waste"), {"tickformat": ".0%"}),
-        (words("blocks_entries"), {"type": "log", "rangemode": "normal"}),
+        (words("blocks_entries"), {"type": "log", "dtick": 1}),
         (f"{words('blocks_attention')} ({words('milliseconds')})", {}),
     )
     sizes = sorted({x for trace in figure.data for x in trace.x})
     for row, (title, extra) in enumerate(units[:rows], start=1):
-        figure.update_yaxes(**{**axis(look), **extra}, title={"text": title}, row=row, col=1)
+        figure.update_yaxes(**{**axis(look), **extra}, title=titled(look, title), row=row, col=1)
         figure.update_xaxes(
             **{**axis(look), "rangemode": "normal"}, type="log", tickvals=sizes,
             ticktext=[str(size) for size in sizes], row=row, col=1,
-            title={"text": words("block_size") if row == rows else ""},
+            title=titled(look, words("block_size") if row == rows else ""),
         )  # fmt: skip
     figure.update_layout(legend={"y": 0, "yref": "container", "yanchor": "bottom"})
 

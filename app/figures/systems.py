@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from app.figures.frame import Kind, Words, axis, empty, hatch, plain, source
+from app.figures.frame import Kind, Words, axis, empty, hatch, plain, source, titled
 from app.figures.look import PARTS, Look
 
 __all__ = ["DELAYS", "SystemRun", "bars", "concurrency", "latency", "memory", "throughput"]
@@ -72,11 +72,13 @@ def bars(
             marker={"color": look.part(part), "pattern": _pattern(look, part),
                     "line": {"width": 1, "color": look.ground}},
             text=[f"{value:.1%}" if value >= 0.045 else "" for value in values],
-            textposition="inside", insidetextanchor="middle", textangle=0, constraintext="none",
-            textfont={"size": 11, "color": _ink(look, part)}, hovertemplate="%{x:.1%}",
+            textposition="inside", insidetextanchor="middle", textangle=0,
+            textfont={"size": 11, "weight": 650, "color": _ink(look, part)},
+            hovertemplate="%{x:.1%}",
         )  # fmt: skip
     figure.update_layout(
         barmode="stack", bargap=0.32, hovermode="y unified", margin={"b": 92},
+        uniformtext={"minsize": 10, "mode": "hide"},
         legend={"y": 0, "yref": "container", "yanchor": "bottom"},
     )  # fmt: skip
     figure.update_xaxes(range=[0, 1], tickformat=".0%")
@@ -105,17 +107,21 @@ def memory(run: SystemRun, look: Look, words: Words, *, about: str, kind: Kind) 
 def concurrency(
     runs: Sequence[SystemRun], look: Look, words: Words, *, about: str, kind: Kind
 ) -> go.Figure:
-    """Requests running (lines) and waiting (thin lines) over time, by system."""
-    figure = empty(look, words("chart_concurrency"), words("seconds"), words("requests"))
-    for place, run in enumerate(runs):
-        colour, dash = _line(look, place)
-        for what, width in (("running", 2.4), ("waiting", 1.0)):
+    """Requests over time by system: running above, waiting below."""
+    frame = empty(look, words("chart_concurrency"), "", "", 420)
+    figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.08)
+    figure.update_layout(frame.layout)
+    for row, what in enumerate(("running", "waiting"), start=1):
+        for place, run in enumerate(runs):
+            colour, dash = _line(look, place)
             figure.add_scatter(
                 x=run.times, y=getattr(run, what), mode="lines", legendgroup=run.name,
-                name=words(f"{what}_of", name=plain(run.name)),
-                line={"width": width, "color": colour, "dash": dash, "shape": "hv"},
-                hovertemplate="%{y:,.0f}",
+                name=plain(run.name), showlegend=row == 1, hovertemplate="%{y:,.0f}",
+                line={"width": 1.8, "color": colour, "dash": dash, "shape": "hv"}, row=row, col=1,
             )  # fmt: skip
+        figure.update_yaxes(**axis(look), title=titled(look, words(what)), row=row, col=1)
+        title = titled(look, words("seconds") if row == 2 else "")
+        figure.update_xaxes(**axis(look), title=title, row=row, col=1)
     return source(figure, look, about, kind)
 
 
@@ -153,11 +159,11 @@ def latency(
             )  # fmt: skip
         figure.update_xaxes(
             **{**axis(look), "rangemode": "normal"}, type="category",
-            title={"text": words(delay), "standoff": 6}, row=1, col=column,
+            title=titled(look, words(delay)), row=1, col=column,
         )  # fmt: skip
         figure.update_yaxes(
-            **axis(look), title={"text": words("seconds") if column == 1 else ""},
-            tickformat="~s", row=1, col=column,
+            **axis(look), title=titled(look, words("seconds") if column == 1 else ""),
+            tickformat="~s", ticksuffix="s", row=1, col=column,
         )  # fmt: skip
     return source(figure, look, about, kind)
 

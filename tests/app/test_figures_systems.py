@@ -84,7 +84,7 @@ def test_series_of_two_systems_keep_their_colours_and_dashes_apart() -> None:
         }
         assert looks["a"][0] != looks["b"][0] and looks["a"][1] != looks["b"][1]
     figure = systems.concurrency(runs, LOOK, words, about="x", kind="modelled")
-    assert [curve.y for curve in figure.data] == [runs[0].running, runs[0].waiting] * 2
+    assert [c.y for c in figure.data] == [*[runs[0].running] * 2, *[runs[0].waiting] * 2]
 
 
 def test_the_memory_of_a_system_adds_up_at_every_moment() -> None:
@@ -100,7 +100,7 @@ def test_a_sweep_draws_each_point_and_says_which_are_measured() -> None:
     assert {(row["y_name"], row["kind"]) for row in rows} == {
         (words("blocks_waste"), "modelled"),
         (words("blocks_entries"), "modelled"),
-        ("attention time (milliseconds)", "measured"),
+        ("attention (milliseconds)", "measured"),
     }
     assert [float(row["y"]) for row in rows if row["kind"] == "measured"] == [2.0, 1.0]
     assert {row["x_name"] for row in rows} == {words("block_size")}
