@@ -262,7 +262,7 @@ class Engine:
         if not token_ids:
             raise RequestError("empty_prompt")
         vocab = self.runner.vocab_size
-        for token_id in token_ids:
+        for token_id in (min(token_ids), max(token_ids)):
             if not 0 <= token_id < vocab:
                 raise RequestError("unknown_token", token_id=token_id, vocab=vocab)
         return token_ids
@@ -294,11 +294,39 @@ class Engine:
             self._end(request, "abort", ev.Reason("abort"))
         return bool(alive)
 
+    def forget(self, request_id: str) -> None:
+        """Drops a finished request and all its samples from `outputs` and `summary`.
+
+        So that the memory of a long run does not grow with its history.
+
+        Raises:
+            InvariantError: it is not finished.
+        """
+        group = self._groups.get(request_id)
+        if group is None:
+            return
+        if any(request.status is not Status.FINISHED for request in group.requests):
+            raise InvariantError(f"{request_id} is not finished and can't be forgotten")
+        del self._groups[request_id]
+        self._stems.discard(_stem(request_id))
+
     def _end(self, request: Request, finish_reason: FinishReason, reason: ev.Reason) -> None:
         self.scheduler.finish(request, finish_reason, reason)
         self._update.abandon(request)
 
     # ------------------------------------------------------------------- steps
+
+    def begin_at(self, step: int) -> None:
+        """Counts on from `step`, so that a fork's steps stand beside those of its past.
+
+        Raises:
+            InvariantError: something was asked of the engine already.
+        """
+        if self.num_steps or self._num_requests:
+            raise InvariantError(f"an engine at step {self.num_steps} can't begin at {step}")
+        self.num_steps = step
+        if self.recorder is not None:
+            self.recorder.step = step
 
     @property
     def has_work(self) -> bool:
@@ -333,7 +361,8 @@ class Engine:
         else:
             timings, memory = dict(result.timings), dict(result.memory)
             finished = self._update.apply(output, result)
-        timings["schedule"] = scheduled_at - started
+        if self.header.measured:  # real seconds do not mix with modelled ones
+            timings["schedule"] = scheduled_at - started
         seconds = self._end_step(output, started, timings, memory)
         return StepRecord(self.num_steps, output, seconds, (*finished, *output.failed), error)
 

@@ -72,6 +72,14 @@ class BlockPool:
             block.ref_count = 1
         return taken, evicted
 
+    def grow(self, count: int) -> None:
+        """Adds `count` new blocks before the head of the free block queue."""
+        first = len(self.blocks)
+        new = [Block(block_id) for block_id in range(first, first + count)]
+        self.blocks.extend(new)
+        self.free_queue.prepend_all(new)
+        self.num_usable += count
+
     def touch(self, blocks: Iterable[Block]) -> None:
         """One more table holds each of the blocks; a free one leaves the queue."""
         for block in blocks:

@@ -9,7 +9,7 @@ It owns the queues. It does not know tensors, text or how tokens are chosen; wha
 the forward is in `core.sched.update`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from core.cache.interface import NO_MATCH, CacheManager, PrefixMatch, SlotPlan
@@ -57,6 +57,7 @@ class Scheduler:
     Attributes:
         waiting, running, swapped: the queues; a request is in at most one.
         num_preemptions, queried_tokens, hit_tokens: totals; tokens are those of prefix lookups.
+        on_admit: is told who is admitted and what was found, before memory changes.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Scheduler:
         self.queried_tokens = 0
         self.hit_tokens = 0
         self._deferred: tuple[str | int, ...] = ()  # the request that was last told to wait, why
+        self.on_admit: Callable[[Request, PrefixMatch], None] | None = None
         self._recorder = recorder
 
     # ------------------------------------------------------------ in and out
@@ -300,6 +302,8 @@ class Scheduler:
         return True
 
     def _admit(self, request: Request, step: Step, match: PrefixMatch, queried: int) -> None:
+        if self.on_admit is not None:
+            self.on_admit(request, match)
         returning = request.num_preemptions > 0
         request.transition_to(Status.RUNNING)
         self.running.append(request)

@@ -1,0 +1,1 @@
+"""What hardware and models are made of: memory, bandwidth, arithmetic, shapes. No torch."""
