@@ -62,7 +62,7 @@ def player(
     mount = st.components.v2.component(
         "glassblock_player",
         css=(_ASSETS / "player.css").read_text(encoding="utf-8"),
-        js=(_ASSETS / "player.js").read_text(encoding="utf-8"),
+        js=_script("player.js") + "export default playerComponent;\n",
     )
     callback = on_cursor or (lambda: None)
     result = mount(key=key, data=data, default={"cursor": None}, on_cursor_change=callback)
@@ -79,6 +79,10 @@ def pack(log: bytes, *, lang: str = "en", **options: Any) -> bytes:
 def strings(lang: str) -> dict[str, str]:
     """The catalogue's sentences that the player uses."""
     return {k: v for k, v in catalogue(lang).items() if k.startswith(_PREFIXES)}
+
+
+def _script(name: str) -> str:
+    return (_ASSETS / name).read_text(encoding="utf-8")
 
 
 def _cursor(value: Mapping[str, Any] | None) -> Cursor | None:

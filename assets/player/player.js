@@ -4,8 +4,8 @@
  * Sections: text, reader, fold, explain, palette, layout, draw, view (DOM), input, mount.
  * It reads the binary delta log of `core/trace/delta_log.py` and folds events exactly as
  * `core/trace/snapshot.py` does; a test compares the two at every event. It knows neither
- * Streamlit nor the network: the default export adapts it to `st.components.v2`, and
- * `mountPlayer` serves any other page. User text reaches the page through `textContent` only.
+ * Streamlit nor the network: `playerComponent` adapts it to `st.components.v2`, and `mountPlayer`
+ * serves any other page; `compare.js` builds on what it exports. User text reaches the page through `textContent` only.
  */
 
 // ---------------------------------------------------------------------------------------- text
@@ -49,7 +49,7 @@ function stripZeros(text) {
 const MAGIC = 0x4c444247; // "GBDL", little-endian
 const FIRST_EVENT = 2;
 const KINDS = ["int", "bool", "float", "str", "ints", "strs", "ints_by_name", "floats_by_name"];
-const [INT, BOOL, FLOAT, STR, INTS, STRS, INTS_BY_NAME] = KINDS.keys();
+const [INT, BOOL, FLOAT, STR, INTS, STRS, INTS_BY_NAME, FLOATS_BY_NAME] = KINDS.keys();
 const FLOATS = Symbol("names of an event's float fields");
 
 /** A typed array that grows by doubling. */
@@ -75,7 +75,7 @@ class Grow {
 }
 
 /** How many of the first `length` sorted values are <= `value`. */
-function countUpTo(values, length, value) {
+export function countUpTo(values, length, value) {
   let low = 0;
   let high = length;
   while (low < high) {
@@ -87,8 +87,9 @@ function countUpTo(values, length, value) {
 }
 
 /**
- * The log with an offset for every event. `decode(i)` fills the scratch fields `v` (numbers, or
- * string numbers), `n` (list lengths) and `list` without making objects; `event(i)` makes one.
+ * The log with an offset for every event. `decode(i)` fills the scratch fields `v` (numbers, string
+ * numbers, or the sum of numbers by name), `n` (list lengths) and `list` without making objects;
+ * `event(i)` makes one.
  */
 export class Log {
   constructor(bytes) {
@@ -216,19 +217,19 @@ export class Log {
 
   readList(f, kind) {
     const count = this.varint();
-    this.v[f] = this.list.length;
+    const isNamed = kind === INTS_BY_NAME || kind === FLOATS_BY_NAME;
+    this.v[f] = isNamed ? 0 : this.list.length;
     this.n[f] = count;
     for (let i = 0; i < count && this.at <= this.bytes.length; i++) {
       if (kind === INTS) this.list.push(this.int());
       else if (kind === STRS) this.list.push(this.varint());
-      else this.skipNamed(kind);
+      else this.v[f] += this.named(kind);
     }
   }
 
-  skipNamed(kind) {
+  named(kind) {
     this.varint();
-    if (kind === INTS_BY_NAME) this.varint();
-    else this.at += 8;
+    return kind === INTS_BY_NAME ? this.int() : this.float();
   }
 
   /** Event `i` as plain values: type, step, index, phase, at, reason and its own fields. */
@@ -272,6 +273,10 @@ export class Log {
 
   phaseOf(i) {
     return this.shapes[this.shapeOf.data[i]].phase;
+  }
+
+  codeOf(i) {
+    return this.strings[this.shapes[this.shapeOf.data[i]].code];
   }
 
   varint() {
@@ -321,12 +326,27 @@ export function readLog(bytes) {
 const KEYFRAME_BYTES = 64 << 20;
 const FIRST_INTERVAL = 1024;
 const COUNTERS = ["sampled", "copies", "evictions", "preemptions", "scheduled"];
-const MARKS = ["BlockCopied", "BlockEvicted", "RequestPreempted", "RequestFinished"];
+const MARKS = ["BlockCopied", "BlockEvicted", "RequestPreempted", "RequestFinished", "RequestDeferred"];
+const MEMORY_CODES = ["no_room", "watermark", "no_room_region", "fragmented"]; // a deferral for these is worth a mark
+
+/** What a fold must know of the configuration; the twin of `Layout`. */
+function layoutOf(config) {
+  const isV1 = config.semantics === "v1";
+  const isPaged = (config.allocator ?? "paged") === "paged";
+  const usable = config.num_blocks - (isV1 ? 1 : 0);
+  return {
+    isPaged, policy: config.policy ?? "fcfs", hostBlocks: config.num_host_blocks ?? 0,
+    numBlocks: isPaged ? config.num_blocks : usable * config.block_size,
+    blockSize: isPaged ? config.block_size : 1, nullBlock: isPaged && isV1,
+    reserve: config.reserve ?? "max", placement: config.placement ?? "first_fit",
+    maxModelLen: config.max_model_len ?? 0,
+  };
+}
 
 /** The state after some events: what the snapshot holds, in arrays that copy fast. */
 class State {
   constructor(layout) {
-    const size = layout.numBlocks;
+    const size = layout.isPaged ? layout.numBlocks : 0;
     this.position = 0;
     this.refs = new Int32Array(size);
     this.hashes = new Int32Array(size); // string number + 1; 0 is none
@@ -340,8 +360,11 @@ class State {
     this.running = [];
     this.swapped = [];
     this.hosts = new Map(); // host block -> slots filled
+    this.regions = new Map(); // first slot -> { request, seq (-1: a spare), length, size }
+    this.deferred = null; // { request, event }: who was not admitted, and where it says why
     for (const name of COUNTERS) this[name] = 0;
-    this.numFree = this.numCachedFree = this.ownedSlots = this.saved = 0;
+    this.numFree = layout.isPaged ? 0 : layout.numBlocks; // slots, in contiguous memory
+    this.numCachedFree = this.ownedSlots = this.saved = 0;
     for (let b = layout.nullBlock ? 1 : 0; b < size; b++) this.insertAfter(-1, b, this.previous[size]);
   }
 
@@ -382,6 +405,19 @@ class State {
     if (!before && count) this.ownedSlots += this.filled[block];
     if (before && !count) this.ownedSlots -= this.filled[block];
     this.refs[block] = count;
+  }
+
+  /** Gives a region to a sequence; what the sequence has stored lies in it. */
+  hold(start, one) {
+    one.region = start;
+    this.ownedSlots += one.stored;
+  }
+
+  /** Takes a sequence's region from it. */
+  letGo(one) {
+    if (one.region < 0) return;
+    one.region = -1;
+    this.ownedSlots -= one.stored;
   }
 
   /** Free blocks, head first; at most `limit`. */
@@ -431,6 +467,8 @@ function copyParts(from, to) {
   for (const name of ["position", "numFree", "numCachedFree", "ownedSlots", "saved"]) to[name] = from[name];
   for (const name of ["waiting", "running", "swapped"]) to[name] = from[name].slice();
   to.hosts = new Map(from.hosts);
+  to.regions = new Map(from.regions); // a region is replaced, never changed
+  to.deferred = from.deferred;
   to.requests = new Map();
   for (const [id, r] of from.requests) to.requests.set(id, { ...r, sequences: r.sequences.slice() });
   to.sequences = new Map();
@@ -440,14 +478,15 @@ function copyParts(from, to) {
 }
 
 function bytesOf(frame) {
-  let bytes = frame.refs.length * 12 + 1024 + (frame.requests.size + frame.hosts.size) * 64;
+  let bytes = frame.refs.length * 12 + 1024 + (frame.requests.size + frame.hosts.size + frame.regions.size) * 64;
   for (const s of frame.sequences.values()) bytes += 96 + 8 * (s.table.length + s.hostTable.length);
   return bytes;
 }
 
 /**
- * Facts of a run that do not change with the position: requests, sequences with their tokens,
- * steps, marks, hit counts, and for each block the events that filled it.
+ * Facts of a run that do not change with the position: requests with the spans of their lives,
+ * sequences with their tokens, steps, marks, hit counts, and for each block the events that filled
+ * it.
  */
 class Facts {
   constructor(log) {
@@ -468,6 +507,15 @@ class Facts {
     this.markEvent = new Grow(Int32Array);
     this.markKind = new Grow(Uint8Array);
     this.prefillEvent = new Grow(Int32Array);
+    this.sampledEvent = new Grow(Int32Array);
+    this.finishedEvent = new Grow(Int32Array);
+    this.rejectedEvent = new Grow(Int32Array);
+    this.endStep = new Grow(Int32Array); // of each StepEnded: its step, and the totals up to it
+    this.endEvent = new Grow(Int32Array);
+    this.endSampled = new Grow(Int32Array);
+    this.endRunning = new Grow(Int32Array);
+    this.endWaiting = new Grow(Int32Array);
+    this.endSeconds = new Grow(Float64Array);
     this.hits = Object.fromEntries(
       ["all", "recent", "returning"].map((name) => [
         name, { event: new Grow(Int32Array), asked: new Grow(Float64Array), hit: new Grow(Float64Array) },
@@ -477,12 +525,7 @@ class Facts {
     this.fillBefore = new Grow(Int32Array, -1);
     this.fillLast = new Map(); // block, or host block as -1 - id -> its last entry
     this.kindPrefill = -1;
-    const names = ["RequestArrived", "RequestRejected", "SequenceForked", "TokenSampled"];
-    const others = ["RequestScheduled", "RequestAdmitted", "BlockAllocated", "BlockCopied"];
-    const swaps = ["SlotsWritten", "BlocksSwappedIn", "BlocksSwappedOut"];
-    this.readers = log.types.map((name) =>
-      [...names, ...others, ...swaps].includes(name) ? this[`note${name}`].bind(this) : null,
-    );
+    this.readers = log.types.map((name) => this[`note${name}`]?.bind(this) ?? null);
     this.field = fieldFinder(log);
     this.markOf = log.types.map((name) => MARKS.indexOf(name));
   }
@@ -496,12 +539,21 @@ class Facts {
       this.stepStart.push(i);
       for (const one of [this.prefill, this.decoded, this.usedSlots, this.ownedBlocks, this.cachedBlocks]) one.push(0);
     }
-    if (this.markOf[type] >= 0) {
+    if (this.markOf[type] >= 0 && this.isWorthAMark(i, type)) {
       this.markEvent.push(i);
       this.markKind.push(this.markOf[type]);
     }
     const reader = this.readers[type];
     if (reader) reader(i);
+  }
+
+  /** Deferrals for want of memory are marked once a request, however its shortage changes. */
+  isWorthAMark(i, type) {
+    if (this.log.types[type] !== "RequestDeferred") return true;
+    const request = this.log.v[this.field.RequestDeferred.request_id];
+    if (!MEMORY_CODES.includes(this.log.codeOf(i)) || this.lastDeferred === request) return false;
+    this.lastDeferred = request;
+    return true;
   }
 
   noteRequestArrived(i) {
@@ -514,7 +566,7 @@ class Facts {
     this.requestOf.set(id, this.requests.length);
     this.requests.push({
       id: strings[id], label, priority: v[f.priority], arrival: v[f.arrival],
-      maxTokens: v[f.max_tokens], event: i,
+      maxTokens: v[f.max_tokens], event: i, spans: [{ kind: "waiting", from: i, to: -1 }],
     });
     this.addSequence(id, this.requests.length - 1, label, prompt.length, i);
     prompt.forEach((token, k) => this.addToken(this.sequences.at(-1), token, texts[k] ?? "", i));
@@ -525,7 +577,64 @@ class Facts {
     const f = this.field.RequestRejected;
     this.labels[strings[v[f.request_id]]] = strings[v[f.label]];
     this.requestOf.set(v[f.request_id], this.requests.length);
-    this.requests.push({ id: strings[v[f.request_id]], label: strings[v[f.label]], rejected: true, event: i });
+    this.requests.push({
+      id: strings[v[f.request_id]], label: strings[v[f.label]], rejected: true, event: i, spans: [],
+    });
+    this.rejectedEvent.push(i);
+  }
+
+  /** Ends the request's present span of life and begins the next; `kind` "" only ends. */
+  turn(request, kind, i) {
+    const { spans } = this.requests[request] ?? { spans: [] };
+    const last = spans.at(-1);
+    if (last && last.to < 0) last.to = i;
+    if (kind) spans.push({ kind, from: i, to: -1 });
+  }
+
+  noteRequestPreempted(i) {
+    this.turn(this.requestOf.get(this.log.v[this.field.RequestPreempted.request_id]), "preempted", i);
+  }
+
+  noteRequestFinished(i) {
+    this.finishedEvent.push(i);
+    const request = this.requestOf.get(this.log.v[this.field.RequestFinished.request_id]);
+    const wasRunning = this.requests[request]?.spans.at(-1)?.kind === "running";
+    this.turn(request, wasRunning ? "held" : "", i);
+  }
+
+  noteRegionReleased(i) {
+    this.noteHeld(this.requestOf.get(this.log.v[this.field.RegionReleased.request_id]), i);
+  }
+
+  noteBlockReleased(i) {
+    const sequence = this.sequences[this.sequenceOf.get(this.log.v[this.field.BlockReleased.seq_id])];
+    if (sequence) this.noteHeld(sequence.request, i);
+  }
+
+  /** Memory that a finished request gave back: it was held until here. */
+  noteHeld(request, i) {
+    const last = this.requests[request]?.spans.at(-1);
+    if (last?.kind === "held") last.to = i;
+  }
+
+  noteSequenceFinished() {
+    const { v } = this.log;
+    const f = this.field.SequenceFinished;
+    const sequence = this.sequences[this.sequenceOf.get(v[f.seq_id])];
+    // The last sampled token never gets a slot.
+    if (sequence) sequence.final = sequence.promptTokens + Math.max(0, v[f.num_tokens] - 1);
+  }
+
+  noteStepEnded(i) {
+    const { v, steps } = this.log;
+    const f = this.field.StepEnded;
+    const before = this.endSeconds.length ? this.endSeconds.data[this.endSeconds.length - 1] : 0;
+    this.endStep.push(steps.data[i]);
+    this.endEvent.push(i);
+    this.endSampled.push(this.sampledEvent.length);
+    this.endRunning.push(v[f.running]);
+    this.endWaiting.push(v[f.waiting] + v[f.swapped]);
+    this.endSeconds.push(before + v[f.timings]);
   }
 
   noteSequenceForked(i) {
@@ -543,7 +652,7 @@ class Facts {
     this.labels[this.log.strings[id]] = label;
     this.sequences.push({
       id: this.log.strings[id], number: this.sequences.length, request, label, promptTokens, event,
-      tokens: [], texts: [], since: [],
+      tokens: [], texts: [], since: [], final: -1, // stored in the end; -1: not known
     });
   }
 
@@ -559,6 +668,7 @@ class Facts {
     const f = this.field.TokenSampled;
     const sequence = this.sequences[this.sequenceOf.get(v[f.seq_id])];
     this.addToken(sequence, v[f.token_id], strings[v[f.text]], i);
+    this.sampledEvent.push(i);
   }
 
   noteRequestScheduled(i) {
@@ -573,6 +683,7 @@ class Facts {
   noteRequestAdmitted(i) {
     const { v } = this.log;
     const f = this.field.RequestAdmitted;
+    this.turn(this.requestOf.get(v[f.request_id]), "running", i);
     const add = (series) => {
       const last = series.event.length - 1;
       series.event.push(i);
@@ -693,16 +804,20 @@ function makeHandlers(log, facts, layout) {
   };
   const addSequence = (s, number, parent) => {
     s.sequences.set(number, {
-      number, stored: parent ? parent.stored : 0, table: [], hostTable: [], retired: false,
+      number, stored: parent ? parent.stored : 0, table: [], hostTable: [], region: -1, retired: false, ended: false,
       tokens: parent ? parent.tokens : facts.sequences[number].promptTokens,
     });
   };
   const forget = (s, one) => {
-    if (one.retired && !one.table.length && !one.hostTable.length) s.sequences.delete(one.number);
+    const holds = one.table.length || one.hostTable.length || one.region >= 0;
+    if (one.retired && !holds) s.sequences.delete(one.number);
+  };
+  const admitted = (s, number) => {
+    if (s.deferred?.request === number) s.deferred = null;
   };
   const retire = (s, id) => {
     const one = sequence(s, id);
-    one.retired = true;
+    one.retired = one.ended = true;
     const owner = s.requests.get(facts.sequences[one.number].request);
     if (owner) take(owner.sequences, one.number);
     const gone = one.hostTable;
@@ -729,6 +844,7 @@ function makeHandlers(log, facts, layout) {
       take(one.status === "swapped" ? s.swapped : s.waiting, one.number);
       one.status = "running";
       s.running.push(one.number);
+      admitted(s, one.number);
       for (const id of one.sequences) {
         const seq = s.sequences.get(id);
         if (!seq.stored) seq.stored = v[f.computed_tokens];
@@ -773,8 +889,38 @@ function makeHandlers(log, facts, layout) {
       const f = field.SlotsWritten;
       const block = v[f.block_id];
       const end = v[f.offset] + n[f.token_ids];
-      s.setFilled(block, Math.max(s.filled[block], end));
+      if (layout.isPaged) s.setFilled(block, Math.max(s.filled[block], end));
+      else s.ownedSlots += n[f.token_ids];
       sequence(s, v[f.seq_id]).stored += n[f.token_ids];
+    },
+    RequestDeferred(s) {
+      const number = facts.requestOf.get(v[field.RequestDeferred.request_id]);
+      s.deferred = { request: number, event: s.position };
+    },
+    RegionReserved(s) {
+      const f = field.RegionReserved;
+      const seq = log.strings[v[f.seq_id]] ? facts.sequenceOf.get(v[f.seq_id]) : -1;
+      const request = facts.requestOf.get(v[f.request_id]);
+      s.regions.set(v[f.start], { request, seq, length: v[f.length], size: v[f.size] });
+      s.numFree -= v[f.size];
+      if (seq >= 0) s.hold(v[f.start], s.sequences.get(seq));
+    },
+    RegionCopied(s) {
+      const f = field.RegionCopied;
+      const one = sequence(s, v[f.seq_id]);
+      s.regions.set(v[f.destination], { ...s.regions.get(v[f.destination]), seq: one.number });
+      s.hold(v[f.destination], one);
+      s.copies++;
+    },
+    RegionReleased(s) {
+      const f = field.RegionReleased;
+      const { seq, size } = s.regions.get(v[f.start]);
+      s.regions.delete(v[f.start]);
+      s.numFree += size;
+      if (seq < 0) return;
+      const one = s.sequences.get(seq);
+      s.letGo(one);
+      forget(s, one);
     },
     BlockSealed(s) {
       s.setHash(v[field.BlockSealed.block_id], v[field.BlockSealed.hash] + 1);
@@ -784,7 +930,13 @@ function makeHandlers(log, facts, layout) {
       s.sampled++;
     },
     SequenceFinished: (s) => retire(s, v[field.SequenceFinished.seq_id]),
-    SequenceDropped: (s) => retire(s, v[field.SequenceDropped.seq_id]),
+    SequenceDropped(s) {
+      const id = v[field.SequenceDropped.seq_id];
+      const one = sequence(s, id);
+      if (one.region >= 0) s.regions.set(one.region, { ...s.regions.get(one.region), seq: -1 });
+      s.letGo(one);
+      retire(s, id);
+    },
     BlockReleased(s) {
       const f = field.BlockReleased;
       const block = v[f.block_id];
@@ -839,6 +991,7 @@ function makeHandlers(log, facts, layout) {
       const one = request(s, v[field.RequestFinished.request_id]);
       if (!one) return;
       for (const queue of [s.waiting, s.running, s.swapped]) take(queue, one.number);
+      admitted(s, one.number);
       for (const id of one.sequences) {
         const seq = s.sequences.get(id);
         seq.retired = true;
@@ -867,10 +1020,7 @@ export class Fold {
   constructor(log) {
     const { config } = log.header;
     this.log = log;
-    this.layout = {
-      numBlocks: config.num_blocks, blockSize: config.block_size, policy: config.policy ?? "fcfs",
-      nullBlock: config.semantics === "v1", hostBlocks: config.num_host_blocks ?? 0,
-    };
+    this.layout = layoutOf(config);
     this.facts = new Facts(log);
     this.handlers = makeHandlers(log, this.facts, this.layout);
     this.head = new State(this.layout);
@@ -888,6 +1038,11 @@ export class Fold {
 
   get usableBlocks() {
     return this.layout.numBlocks - (this.layout.nullBlock ? 1 : 0);
+  }
+
+  /** Slots that requests can own. */
+  get usableSlots() {
+    return this.usableBlocks * this.layout.blockSize;
   }
 
   /** Reads what the log holds beyond the known events. */
@@ -947,7 +1102,7 @@ export class Fold {
 
   /** The state as plain values, with the names of the Python snapshot. */
   snapshot() {
-    const { state, log, facts, layout } = this;
+    const { state, log, facts } = this;
     const out = {
       block_tables: {}, host_tables: {}, ref_counts: {}, free_queue: state.freeQueue(), cached: {},
       computed: {}, tokens: {}, preemptions: {}, slots: {}, host_slots: {},
@@ -957,13 +1112,14 @@ export class Fold {
       if (seq.table.length) out.block_tables[id] = seq.table.slice();
       if (seq.hostTable.length) out.host_tables[id] = seq.hostTable.slice();
     }
-    for (let b = 0; b < layout.numBlocks; b++) {
+    for (let b = 0; b < state.refs.length; b++) {
       if (state.refs[b]) out.ref_counts[b] = state.refs[b];
       if (state.hashes[b]) out.cached[b] = log.strings[state.hashes[b] - 1];
       if (state.filled[b]) out.slots[b] = this.slots(b);
     }
     for (const host of state.hosts.keys()) out.host_slots[host] = this.facts.contents(-1 - host, state.position);
     this.snapshotRequests(out);
+    this.snapshotRegions(out);
     for (const name of COUNTERS) out[name === "preemptions" ? "preemptions_total" : name] = state[name];
     out.num_owned = this.usableBlocks - state.numFree;
     out.num_cached_free = state.numCachedFree;
@@ -991,6 +1147,123 @@ export class Fold {
     }
   }
 
+  snapshotRegions(out) {
+    const { state, facts } = this;
+    out.regions = {};
+    for (const [start, { request, seq, length, size }] of state.regions) {
+      const holder = seq < 0 ? "" : facts.sequences[seq].id;
+      out.regions[start] = [facts.requests[request].id, holder, length, size];
+    }
+    const event = this.deferral();
+    out.deferred = event && [event.request_id, event.need, event.free, event.largest, event.reason.code];
+    const { tokens, reserved, unused, tail, cached, hole, free } = this.breakdown();
+    out.breakdown = [tokens, reserved, unused, tail, cached, hole, free];
+  }
+
+  /** The RequestDeferred that holds now, or null. */
+  deferral() {
+    return this.state.deferred && this.log.event(this.state.deferred.event);
+  }
+
+  /** Where the memory goes now, in slots; the twin of `core.trace.metrics.breakdown`. */
+  breakdown() {
+    return this.layout.isPaged ? this.pagedBreakdown() : this.regionBreakdown();
+  }
+
+  pagedBreakdown() {
+    const { state, layout } = this;
+    let reserved = 0;
+    for (const { table, tokens, stored } of state.sequences.values()) {
+      if (table.length) reserved += Math.max(0, Math.min(tokens - 1, table.length * layout.blockSize) - stored);
+    }
+    const owned = (this.usableBlocks - state.numFree) * layout.blockSize;
+    const cached = state.numCachedFree * layout.blockSize;
+    const tail = owned - state.ownedSlots - reserved;
+    const free = this.usableSlots - owned - cached;
+    return { tokens: state.ownedSlots, reserved, unused: 0, tail, cached, hole: 0, free };
+  }
+
+  regionBreakdown() {
+    const parts = { tokens: 0, reserved: 0, unused: 0, tail: 0, cached: 0, hole: 0, free: 0 };
+    for (const region of this.state.regions.values()) {
+      const { tokens, reserved, unused, rounding } = this.regionParts(region);
+      parts.tokens += tokens;
+      parts.reserved += reserved;
+      parts.unused += unused;
+      parts.hole += rounding;
+    }
+    for (const { size, region, isHole } of this.pieces()) {
+      if (!region) parts[isHole ? "hole" : "free"] += size;
+    }
+    return parts;
+  }
+
+  /** How a region's slots divide: written, to be written, never written, lost to rounding. */
+  regionParts({ request, seq, length, size }) {
+    const holder = seq < 0 ? null : this.state.sequences.get(seq);
+    const tokens = holder ? holder.stored : 0;
+    const last = holder?.ended ? tokens : Math.min(length, Math.max(tokens, this.lastSlot(request, seq)));
+    return { tokens, reserved: last - tokens, unused: length - last, rounding: size - length };
+  }
+
+  /** Slots that a region's sequence will have written in the end, as far as the log knows. */
+  lastSlot(request, seq) {
+    const { requests, sequences } = this.facts;
+    if (seq >= 0 && sequences[seq].final >= 0) return sequences[seq].final;
+    const { promptTokens } = sequences[seq < 0 ? firstSequenceOf(this, request) : seq];
+    return promptTokens + requests[request].maxTokens - 1;
+  }
+
+  /**
+   * Regions and free pieces by address: { start, size, region, isHole }. A free piece is a hole
+   * when it is too small for what is needed next; a buddy's pieces are aligned powers of two.
+   */
+  pieces() {
+    const { state, layout } = this;
+    const key = `${state.position} ${this.length}`;
+    if (this.piecesKey === key) return this.piecesNow;
+    const need = this.neededNext();
+    const pieces = [];
+    let at = 0;
+    const free = (end) => {
+      for (const [start, size] of freePieces(at, end, layout.placement)) {
+        pieces.push({ start, size, region: null, isHole: size < need });
+      }
+    };
+    for (const start of [...state.regions.keys()].sort((a, b) => a - b)) {
+      free(start);
+      const region = state.regions.get(start);
+      pieces.push({ start, size: region.size, region, isHole: false });
+      at = start + region.size;
+    }
+    free(layout.numBlocks);
+    this.piecesKey = key;
+    this.piecesNow = pieces;
+    return pieces;
+  }
+
+  /** The length that the next region must have, 0 when nothing is known to need one. */
+  neededNext() {
+    if (this.layout.reserve === "max") return this.layout.maxModelLen;
+    return this.deferral()?.need ?? 0;
+  }
+
+  /** The position at the end of a step: all there is when the log knows no later step. */
+  endOfStep(step) {
+    const { stepIds, stepStart, endStep, endEvent } = this.facts;
+    const next = countUpTo(stepIds.data, stepIds.length, step);
+    if (next >= stepIds.length) return this.length;
+    const ended = countUpTo(endStep.data, endStep.length, step);
+    return ended ? endEvent.data[ended - 1] + 1 : stepStart.data[next];
+  }
+
+  /** The position after so many sampled tokens. */
+  afterTokens(count) {
+    const { sampledEvent } = this.facts;
+    if (count <= 0) return this.endOfStep(0);
+    return count >= sampledEvent.length ? this.length : sampledEvent.data[count - 1] + 1;
+  }
+
   /** Token ids in a block now. */
   slots(block) {
     const { state } = this;
@@ -1001,6 +1274,18 @@ export class Fold {
   stepOf(i) {
     return Math.max(0, countUpTo(this.facts.stepStart.data, this.facts.stepStart.length, i) - 1);
   }
+}
+
+/** The free pieces [start, size] of slots from..end. */
+function freePieces(from, end, placement) {
+  if (placement !== "buddy") return end > from ? [[from, end - from]] : [];
+  const pieces = [];
+  for (let at = from; at < end; at += pieces.at(-1)[1]) {
+    let size = 2 ** Math.floor(Math.log2(end - at));
+    while (at % size) size /= 2;
+    pieces.push([at, size]);
+  }
+  return pieces;
 }
 
 function countUpToFrame(frames, position) {
@@ -1052,7 +1337,7 @@ function plainValue(value, isFloat) {
 
 // ------------------------------------------------------------------------------------- palette
 
-const OWNERS = {
+export const OWNERS = {
   light: ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442"],
   dark: ["#4ba3e0", "#efb03a", "#2cc498", "#dd97be", "#7fc9f3", "#ff8c42", "#f3e95e"],
 };
@@ -1062,31 +1347,31 @@ const OWNER_TEXT = {
   dark: OWNERS.dark,
 };
 const GLYPHS = ["", "●", "▲", "◆", "■", "✚", "★"];
-const INKS = {
+export const INKS = {
   light: {
     text: "#1c2130", muted: "#5d6475", line: "#dfe3ea", dash: "#cfd4de", slot: "#e9ecf1",
     slash: "#aeb5c2", cached: "#c9cdd7", cachedLine: "#b3b9c6", accent: "#3b57d9", card: "#ffffff",
     badge: "#1c2130", badgeText: "#ffffff", copy: "#b4528b", hatch: "rgba(255,255,255,.8)",
     bar: "#94a3ec", barPrefill: "#5a6fdc", future: "#e2e6ee", futurePrefill: "#cdd3e0",
-    evict: "#b5330a", preempt: "#b87a00", finish: "#5d6475", bookmark: "#3b57d9",
+    evict: "#b5330a", preempt: "#b87a00", finish: "#5d6475", bookmark: "#3b57d9", hole: "#b5330a",
   },
   dark: {
     text: "#e9ecf3", muted: "#9aa3b5", line: "#2b3140", dash: "#3b4356", slot: "#272d3a",
     slash: "#56607a", cached: "#525a6b", cachedLine: "#6a7387", accent: "#93a5ff", card: "#181c26",
     badge: "#f1f3f8", badgeText: "#12151d", copy: "#dd97be", hatch: "rgba(12,15,22,.75)",
     bar: "#5a69a8", barPrefill: "#8a9bf0", future: "#262c39", futurePrefill: "#394154",
-    evict: "#ff8a65", preempt: "#efb03a", finish: "#9aa3b5", bookmark: "#93a5ff",
+    evict: "#ff8a65", preempt: "#efb03a", finish: "#9aa3b5", bookmark: "#93a5ff", hole: "#ff8a65",
   },
 };
-const MARK_GLYPHS = ["◆", "✕", "▲", "■", "●"];
-const MARK_INKS = ["copy", "evict", "preempt", "finish", "muted"];
-const MARK_NAMES = ["copy", "evict", "preempt", "finish", "prefill"];
+export const MARK_GLYPHS = ["◆", "✕", "▲", "■", "○", "●"];
+export const MARK_INKS = ["copy", "evict", "preempt", "finish", "hole", "muted"];
+const MARK_NAMES = ["copy", "evict", "preempt", "finish", "defer", "prefill"];
 
-function ownerColour(theme, number) {
+export function ownerColour(theme, number) {
   return OWNERS[theme][number % 7];
 }
 
-function ownerGlyph(number) {
+export function ownerGlyph(number) {
   return GLYPHS[Math.floor(number / 7) % GLYPHS.length];
 }
 
@@ -1095,7 +1380,7 @@ function rgb(hex) {
   return [value >> 16, (value >> 8) & 255, value & 255];
 }
 
-function alpha(hex, share) {
+export function alpha(hex, share) {
   return `rgba(${rgb(hex).join(",")},${share})`;
 }
 
@@ -1131,8 +1416,10 @@ function squareGrid(count, width, height) {
 
 // ---------------------------------------------------------------------------------------- draw
 
-/** Draws the pool on a canvas: cards, small cells or pixels, whichever the zoom shows. */
-class PoolCanvas {
+const MOST_DRAWN = 1500;
+
+/** Draws the pool on a canvas: cards, small cells, tiles or pixels, whichever the zoom shows. */
+export class PoolCanvas {
   constructor(canvas) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d");
@@ -1147,13 +1434,16 @@ class PoolCanvas {
     this.y = 0;
   }
 
-  resize(width, height, fold) {
-    const ratio = window.devicePixelRatio || 1;
+  fitCanvas(width, height) {
+    this.ratio = window.devicePixelRatio || 1;
     this.width = width;
     this.height = height;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(height * ratio);
-    this.ratio = ratio;
+    this.canvas.width = Math.round(width * this.ratio);
+    this.canvas.height = Math.round(height * this.ratio);
+  }
+
+  resize(width, height, fold) {
+    this.fitCanvas(width, height);
     this.layout = poolLayout(fold.layout.numBlocks, fold.layout.blockSize, width, height);
     this.clampView();
   }
@@ -1172,13 +1462,24 @@ class PoolCanvas {
 
   /** Zooms by `factor` around a point of the canvas. */
   zoomBy(factor, x = this.width / 2, y = this.height / 2) {
-    const largest = Math.max(1, 420 / this.layout.pitchX);
-    const zoom = Math.max(1, Math.min(largest, this.zoom * factor));
-    const scale = zoom / this.zoom;
-    this.x = (this.x + x) * scale - x;
-    this.y = (this.y + y) * scale - y;
-    this.zoom = zoom;
+    const { pitchX, pitchY } = this;
+    this.zoom = Math.max(1, Math.min(this.largestZoom, this.zoom * factor));
+    this.x = ((this.x + x) * this.pitchX) / pitchX - x;
+    this.y = ((this.y + y) * this.pitchY) / pitchY - y;
     this.clampView();
+  }
+
+  get largestZoom() {
+    return Math.max(1, 420 / this.layout.pitchX);
+  }
+
+  /** The block that an arrow key leads to from `block` (-1: from outside), -1 when none. */
+  neighbour(block, key) {
+    const { columns, count } = this.layout;
+    const moves = { ArrowUp: -columns, ArrowDown: columns };
+    if (block >= 0) Object.assign(moves, { ArrowLeft: -1, ArrowRight: 1 });
+    if (!(key in moves)) return -1;
+    return block < 0 ? 0 : Math.max(0, Math.min(count - 1, block + moves[key]));
   }
 
   panBy(dx, dy) {
@@ -1248,20 +1549,66 @@ class PoolCanvas {
   }
 
   /** Draws the scene: fold, owners, theme, touched, hot, arrows, progress. */
-  draw(scene) {
+  begin() {
     const { context, ratio } = this;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, this.width, this.height);
     this.badges = [];
     this.canvas.style.touchAction = this.zoom > 1 ? "none" : "pan-y";
+  }
+
+  draw(scene) {
+    this.begin();
     if (this.pitchX < 6) this.drawPixels(scene);
+    else if (this.isCrowded()) this.drawTiles(scene);
     else this.drawCells(scene);
     this.drawOutlines(scene);
     this.drawBadges();
     for (const arrow of scene.arrows) this.drawArrow(arrow, scene);
   }
 
-  drawPixels({ fold, owners, theme }) {
+  /** Whether so many small blocks are seen that drawing each by itself would miss a frame. */
+  isCrowded() {
+    return this.pitchX < 16 && this.layout.count > MOST_DRAWN && this.zoom === 1;
+  }
+
+  /** Blocks as tiles of an image: filled from below in the owner's colour, paler above. */
+  drawTiles({ fold, owners, theme, lit }) {
+    const { pixels, ratio, layout } = this;
+    const width = this.canvas.width;
+    const height = this.canvas.height;
+    if (pixels.width !== width || pixels.height !== height || !this.image) {
+      pixels.width = width;
+      pixels.height = height;
+      this.image = new ImageData(width, height);
+    }
+    const out = new Uint32Array(this.image.data.buffer);
+    out.fill(0);
+    const colours = tileColours(theme);
+    const { refs, hashes, filled } = fold.state;
+    const pitch = this.pitchX * ratio;
+    const rise = this.pitchY * ratio;
+    const side = Math.max(2, Math.floor(pitch - ratio));
+    const tall = Math.max(2, Math.floor(rise - ratio));
+    for (let b = 0; b < layout.count; b++) {
+      const x = Math.round(this.left * ratio + (b % layout.columns) * pitch);
+      const y = Math.round(2 * ratio + Math.floor(b / layout.columns) * rise);
+      const owner = owners.first[b];
+      const isPale = lit && !lit.has(owner);
+      const full = !refs[b] ? (hashes[b] ? colours.cached : colours.free) : (isPale ? colours.pale : colours.owners)[owner < 0 ? 0 : owner % 7];
+      const empty = refs[b] ? colours.pale[owner < 0 ? 0 : owner % 7] : full;
+      const edge = y + tall - Math.round((tall * filled[b]) / fold.layout.blockSize);
+      for (let row = y; row < y + tall && row < height; row++) {
+        const at = row * width + x;
+        out.fill(row >= edge ? full : empty, at, at + side);
+        if (refs[b] > 1 && (row - y) % 3 === 0) out[at + ((row - y) % side)] = colours.mark;
+      }
+    }
+    pixels.getContext("2d").putImageData(this.image, 0, 0);
+    this.context.drawImage(pixels, 0, 0, this.width, this.height);
+  }
+
+  drawPixels({ fold, owners, theme, lit }) {
     const { columns, count } = this.layout;
     const { pixels, rows } = this;
     if (pixels.width !== columns || pixels.height !== rows) {
@@ -1269,12 +1616,12 @@ class PoolCanvas {
       pixels.height = rows;
       this.image = new ImageData(columns, rows);
     }
-    const colours = pixelColours(theme);
+    const colours = tileColours(theme);
     const out = new Uint32Array(this.image.data.buffer);
     const { refs, hashes } = fold.state;
     for (let b = 0; b < count; b++) {
       const owner = owners.first[b];
-      if (refs[b]) out[b] = colours.owners[owner < 0 ? 0 : owner % 7];
+      if (refs[b]) out[b] = (lit && !lit.has(owner) ? colours.pale : colours.owners)[owner < 0 ? 0 : owner % 7];
       else out[b] = hashes[b] ? colours.cached : colours.free;
     }
     pixels.getContext("2d").putImageData(this.image, 0, 0);
@@ -1473,11 +1820,21 @@ class PoolCanvas {
     context.textAlign = "left";
   }
 
-  drawOutlines({ touched, hot, focus, theme, progress }) {
+  drawOutlines(scene) {
+    const { touched, hot, focus, theme, progress } = scene;
     const accent = INKS[theme].accent;
+    if (scene.lit) this.outlineLit(scene, accent);
     for (const block of touched) this.outline(block, accent, 2.2, 1 + (1 - progress) * 4);
     if (focus >= 0) this.outline(focus, INKS[theme].text, 1.5, 4, [3, 2]);
     if (hot >= 0) this.outline(hot, accent, 3, 2);
+  }
+
+  /** Outlines every block of some owners; an image of tiles pales the others instead. */
+  outlineLit({ lit, owners: { first, second } }, accent) {
+    if (this.isCrowded() || this.pitchX < 6) return;
+    for (let b = 0; b < this.layout.count; b++) {
+      if (lit.has(first[b]) || lit.has(second[b])) this.outline(b, accent, 2, 1);
+    }
   }
 
   outline(block, stroke, width, away, dash = []) {
@@ -1528,23 +1885,332 @@ class PoolCanvas {
   }
 }
 
-const SANS = '"Inter", system-ui, "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", sans-serif';
-const MONO = 'ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", "Noto Sans CJK SC", monospace';
+/**
+ * Draws contiguous memory: the address space in rows of slots, each region and free piece a strip.
+ * A piece is named by its first slot, where `PoolCanvas` names a block.
+ */
+class StripCanvas extends PoolCanvas {
+  resize(width, height, fold) {
+    this.fitCanvas(width, height);
+    this.fold = fold;
+    this.layout = stripLayout(fold.layout, width, height);
+    this.clampView();
+  }
 
-function pixelColours(theme) {
-  const pack = (hex) => {
-    const [r, g, b] = rgb(hex);
-    return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
-  };
-  return { owners: OWNERS[theme].map(pack), cached: pack(INKS[theme].cached), free: pack(INKS[theme].slot) };
+  get pitchY() {
+    const { pitchY } = this.layout;
+    return Math.min(pitchY * this.zoom, Math.max(pitchY, 64));
+  }
+
+  get largestZoom() {
+    return Math.max(1, 46 / this.layout.pitchX);
+  }
+
+  /** Rectangles of `count` slots from `from`: one a row. */
+  segments(from, count) {
+    const { columns } = this.layout;
+    const gap = Math.min(9, this.pitchY * 0.2);
+    const out = [];
+    for (let at = from; at < from + count; ) {
+      const row = Math.floor(at / columns);
+      const end = Math.min(from + count, (row + 1) * columns);
+      const x = this.left + (at - row * columns) * this.pitchX;
+      const y = row * this.pitchY - this.y + 2;
+      out.push({ x, y, w: (end - at) * this.pitchX, h: this.pitchY - gap, from: at, count: end - at });
+      at = end;
+    }
+    return out;
+  }
+
+  /** The first row of the piece that begins at `start`. */
+  rect(start) {
+    const piece = this.piece(start);
+    return this.segments(start, piece?.start === start ? piece.size : 1)[0];
+  }
+
+  /** The piece that holds a slot. */
+  piece(slot) {
+    const pieces = this.fold.pieces();
+    let low = 0;
+    let high = pieces.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (pieces[middle].start <= slot) low = middle + 1;
+      else high = middle;
+    }
+    return pieces[low - 1] ?? null;
+  }
+
+  hit(x, y) {
+    const column = Math.floor((x - this.left) / this.pitchX);
+    const row = Math.floor((y + this.y - 2) / this.pitchY);
+    if (column < 0 || column >= this.layout.columns || row < 0) return null;
+    const address = row * this.layout.columns + column;
+    if (address >= this.layout.count) return null;
+    const piece = this.piece(address);
+    return piece && { block: piece.start, slot: address - piece.start };
+  }
+
+  /** The piece that an arrow key leads to. */
+  neighbour(start, key) {
+    const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 };
+    if (!(key in moves)) return -1;
+    if (start < 0 && !key.endsWith("Down")) return -1;
+    const pieces = this.fold.pieces();
+    const at = pieces.findIndex((piece) => piece.start === start);
+    return pieces[Math.max(0, Math.min(pieces.length - 1, at + moves[key]))]?.start ?? -1;
+  }
+
+  draw(scene) {
+    this.begin();
+    for (const piece of this.fold.pieces()) {
+      if (piece.region) this.drawRegion(piece, scene);
+      else this.drawFree(piece, scene);
+    }
+    this.drawOutlines(scene);
+    for (const arrow of scene.arrows) this.drawArrow(arrow, scene);
+  }
+
+  isSeen({ x, y, w, h }) {
+    return x < this.width && y < this.height && x + w > 0 && y + h > 0;
+  }
+
+  drawFree({ start, size, isHole }, { theme, t, needs }) {
+    const ink = INKS[theme];
+    const segments = this.segments(start, size).filter((one) => this.isSeen(one));
+    for (const { x, y, w, h } of segments) {
+      if (isHole) {
+        this.context.fillStyle = alpha(ink.hole, 0.06);
+        this.context.fillRect(x + 1, y, Math.max(1, w - 2), h);
+      }
+      if (w >= 3) this.frame({ x: x + 1, y, w: w - 2, h }, isHole ? ink.hole : ink.dash, Math.min(4, h / 4));
+    }
+    const words = isHole
+      ? [needs ? t("strip_hole_for", { slots: size, ...needs }) : "", t("strip_hole", { slots: size }), size]
+      : [t("strip_free", { slots: size }), size];
+    this.drawWords(segments, words, isHole ? ink.hole : ink.muted, null);
+  }
+
+  drawRegion({ start, region }, scene) {
+    const { fold, theme, colourOf, lit } = scene;
+    const { request, seq } = region;
+    const number = seq >= 0 ? seq : firstSequenceOf(fold, request);
+    const owner = colourOf(number);
+    const colour = ownerColour(theme, owner);
+    const parts = fold.regionParts(region);
+    const look = {
+      colour, edge: OWNER_TEXT[theme][owner % 7], ink: INKS[theme], isSpare: seq < 0, parts, start,
+      isHeld: seq >= 0 && fold.state.sequences.get(seq).retired,
+      label: `${fold.facts.sequences[number].label}${ownerGlyph(owner)}`,
+    };
+    this.context.globalAlpha = lit && !lit.has(owner) ? 0.35 : 1;
+    this.fillParts(look, scene);
+    for (const one of this.segments(start, region.size)) {
+      if (this.isSeen(one) && one.w >= 3) this.frame({ ...one, x: one.x + 1, w: one.w - 2 }, look.edge, look.isSpare ? 5 : 0);
+    }
+    this.nameParts(look, scene);
+    this.context.globalAlpha = 1;
+  }
+
+  /** Solid: written. Fine hatch: to be written. Wide hatch the other way: never. Dots: rounding. */
+  fillParts({ start, parts, colour, ink, isHeld }, { theme }) {
+    const { context } = this;
+    const paint = (from, count, fills) => {
+      for (const one of this.segments(from, count)) {
+        if (!this.isSeen(one)) continue;
+        for (const fillWith of fills) {
+          context.fillStyle = fillWith;
+          context.fillRect(one.x, one.y, one.w, one.h);
+        }
+      }
+    };
+    const pale = alpha(colour, theme === "dark" ? 0.3 : 0.26);
+    const { tokens, reserved, unused, rounding } = parts;
+    paint(start, tokens, isHeld ? [alpha(colour, 0.45), this.pattern("cross", ink.hatch)] : [alpha(colour, 0.88)]);
+    paint(start + tokens, reserved, [pale, this.pattern("rise", ink.hatch)]);
+    paint(start + tokens + reserved, unused, [alpha(colour, 0.06), this.pattern("fall", alpha(colour, 0.6))]);
+    paint(start + tokens + reserved + unused, rounding, [alpha(ink.hole, 0.07), this.pattern("dots", ink.hole)]);
+    if (this.pitchX >= 12) this.drawSlotLines(start, tokens, ink);
+  }
+
+  nameParts({ start, parts, label, edge, ink, colour, isHeld, isSpare }, scene) {
+    const { t, theme } = scene;
+    const { tokens, reserved, unused, rounding } = parts;
+    const onColour = theme === "light" && luminance(colour) < 0.18 && !isHeld ? "#ffffff" : "#10131a";
+    const written = isHeld ? ink.text : onColour;
+    const held = isHeld ? [`${label} ${tokens} · ${t("strip_held")}`, `${label} ${tokens} ■`] : [];
+    const deep = this.pitchX >= 30;
+    if (deep) this.drawSlotWords(start, tokens, written, scene);
+    else this.drawWords(this.segments(start, tokens), [...held, `${label} ${tokens}`, label], written, null);
+    const later = isSpare ? [t("strip_spare", { who: label }), t("strip_spare_short")] : [];
+    const name = deep || tokens * this.pitchX < 20 ? `${label} ${tokens} · ` : "";
+    later.push(`${name}${t("strip_reserved", { slots: reserved })}`, t("strip_reserved", { slots: reserved }), reserved);
+    this.drawWords(this.segments(start + tokens, reserved), later, edge, ink.card);
+    const never = [t("strip_unused", { slots: unused }), t("strip_unused_short"), unused];
+    this.drawWords(this.segments(start + tokens + reserved, unused), never, ink.text, ink.card);
+    const lost = [t("strip_rounding", { slots: rounding }), rounding];
+    this.drawWords(this.segments(start + tokens + reserved + unused, rounding), lost, ink.hole, ink.card);
+  }
+
+  /** The first of the texts that fits, in the widest segment, on a ground when there is one. */
+  drawWords(segments, texts, ink, ground) {
+    const place = segments.reduce((best, one) => (one.w > (best?.w ?? 0) ? one : best), null);
+    if (!place || place.h < 9 || place.w < 10) return;
+    const { context } = this;
+    const left = Math.max(0, place.x);
+    const width = Math.min(this.width, place.x + place.w) - left;
+    const size = Math.max(8.5, Math.min(12, place.h * 0.5));
+    context.font = `${ground ? "" : "600 "}${size}px ${SANS}`;
+    const text = texts.find((one) => one !== "" && context.measureText(one).width <= width - 8);
+    if (text === undefined) return;
+    const wide = context.measureText(text).width;
+    const x = left + (width - wide) / 2;
+    const y = place.y + place.h / 2;
+    if (ground) {
+      context.fillStyle = alpha(ground, 0.86);
+      context.beginPath();
+      context.roundRect(x - 3, y - size * 0.68, wide + 6, size * 1.36, 3);
+      context.fill();
+    }
+    context.fillStyle = ink;
+    context.textBaseline = "alphabetic";
+    context.fillText(text, x, y + size * 0.36);
+  }
+
+  drawSlotLines(start, count, ink) {
+    const { context } = this;
+    context.fillStyle = alpha(ink.card, 0.5);
+    for (const one of this.segments(start, count)) {
+      if (!this.isSeen(one)) continue;
+      const first = Math.max(1, Math.floor(-one.x / this.pitchX));
+      const last = Math.min(one.count - 1, Math.ceil((this.width - one.x) / this.pitchX));
+      for (let k = first; k <= last; k++) context.fillRect(one.x + k * this.pitchX - 0.5, one.y, 1, one.h);
+    }
+  }
+
+  /** Deep zoom: each written slot with its token's text. */
+  drawSlotWords(start, count, ink, { slotTexts }) {
+    const { context } = this;
+    const words = slotTexts(start);
+    context.fillStyle = ink;
+    context.font = `${Math.min(12, this.pitchX / 3.4)}px ${MONO}`;
+    for (const one of this.segments(start, count)) {
+      if (!this.isSeen(one)) continue;
+      const first = Math.max(0, Math.floor(-one.x / this.pitchX));
+      const last = Math.min(one.count - 1, Math.ceil((this.width - one.x) / this.pitchX));
+      for (let k = first; k <= last; k++) {
+        const word = clip(words[one.from - start + k] ?? "", 5);
+        context.fillText(word, one.x + k * this.pitchX + 3, one.y + one.h / 2 + 4, this.pitchX - 5);
+      }
+    }
+  }
+
+  /** A hatch that keeps its size at any zoom. */
+  pattern(kind, colour) {
+    this.patterns ??= new Map();
+    const key = `${kind} ${colour} ${this.ratio}`;
+    if (!this.patterns.has(key)) this.patterns.set(key, makePattern(this.context, kind, colour, this.ratio));
+    return this.patterns.get(key);
+  }
+
+  outlineLit({ lit, fold, colourOf }, accent) {
+    for (const [start, { request, seq }] of fold.state.regions) {
+      const owner = colourOf(seq < 0 ? firstSequenceOf(fold, request) : seq);
+      if (lit.has(owner)) this.outline(start, accent, 2.5, 1);
+    }
+  }
+
+  outline(start, stroke, width, away, dash = []) {
+    const piece = this.piece(start);
+    if (!piece) return;
+    const { context } = this;
+    context.setLineDash(dash);
+    context.strokeStyle = stroke;
+    context.lineWidth = width;
+    for (const { x, y, w, h } of this.segments(piece.start, piece.size)) {
+      context.beginPath();
+      context.roundRect(x, y - away / 2, Math.max(2, w), h + away, 3);
+      context.stroke();
+    }
+    context.setLineDash([]);
+  }
 }
 
-function luminance(hex) {
+/** Rows of the address space: one longest context a row where that reads well. */
+export function stripLayout({ numBlocks, maxModelLen }, width, height) {
+  const wanted = Math.max(1, Math.min(16, Math.floor(height / 46)));
+  let columns = Math.ceil(numBlocks / wanted);
+  const rows = maxModelLen ? numBlocks / maxModelLen : 0;
+  if (rows >= 1.5 && rows <= Math.max(3, height / 22)) columns = maxModelLen;
+  else for (const step of [64, 16, 8]) {
+    if (columns < step * 4) continue;
+    columns = Math.ceil(columns / step) * step;
+    break;
+  }
+  const down = Math.ceil(numBlocks / columns);
+  return { count: numBlocks, columns, pitchX: width / columns, pitchY: Math.min(56, (height - 4) / down) };
+}
+
+const HATCH_LINES = {
+  rise: [[0, 8, 8, 0]],
+  fall: [[0, 0, 8, 8]],
+  cross: [[0, 0, 8, 8], [0, 8, 8, 0]],
+};
+
+function makePattern(context, kind, colour, ratio) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = Math.round(8 * ratio);
+  const paint = tile.getContext("2d");
+  paint.scale(tile.width / 8, tile.height / 8);
+  paint.strokeStyle = paint.fillStyle = colour;
+  paint.lineWidth = kind === "rise" ? 1.6 : 1.1;
+  if (kind === "dots") for (const [x, y] of [[1, 1], [5, 5]]) paint.fillRect(x, y, 2, 2);
+  paint.beginPath();
+  for (const [x1, y1, x2, y2] of HATCH_LINES[kind] ?? []) {
+    // Drawn thrice, so that the corners of the tile join.
+    for (const shift of [-8, 0, 8]) {
+      paint.moveTo(x1 + shift, y1);
+      paint.lineTo(x2 + shift, y2);
+    }
+  }
+  paint.stroke();
+  const pattern = context.createPattern(tile, "repeat");
+  pattern.setTransform(new DOMMatrix().scale(8 / tile.width));
+  return pattern;
+}
+
+function firstSequenceOf(fold, request) {
+  return fold.facts.sequences.findIndex((one) => one.request === request);
+}
+
+/** The canvas for a run's kind of memory. */
+export function memoryCanvas(canvas, fold) {
+  return fold.layout.isPaged ? new PoolCanvas(canvas) : new StripCanvas(canvas);
+}
+
+export const SANS = '"Inter", system-ui, "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", sans-serif';
+const MONO = 'ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", "Noto Sans CJK SC", monospace';
+
+function tileColours(theme) {
+  const ink = INKS[theme];
+  const pack = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+  const [whiteR, whiteG, whiteB] = rgb(ink.card);
+  const blend = (hex) => {
+    const [r, g, b] = rgb(hex);
+    return [r * 0.3 + whiteR * 0.7, g * 0.3 + whiteG * 0.7, b * 0.3 + whiteB * 0.7].map(Math.round);
+  };
+  return {
+    owners: OWNERS[theme].map((hex) => pack(rgb(hex))), pale: OWNERS[theme].map((hex) => pack(blend(hex))),
+    cached: pack(rgb(ink.cached)), free: pack(rgb(ink.slot)), mark: pack(rgb(ink.card)),
+  };
+}
+
+export function luminance(hex) {
   const [r, g, b] = rgb(hex).map((c) => ((c / 255 + 0.055) / 1.055) ** 2.4);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
-function clip(text, length) {
+export function clip(text, length) {
   const letters = [...text.trim()];
   return letters.length > length ? `${letters.slice(0, length - 1).join("")}…` : letters.join("");
 }
@@ -1621,11 +2287,7 @@ class TimelineCanvas {
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
     const x = this.xOf(fold, position);
-    const split = Math.round(this.xOf(fold, playedTo) * ratio);
-    const [past, future] = this.layers;
-    if (split > 0) context.drawImage(past, 0, 0, split, past.height, 0, 0, split, past.height);
-    const rest = future.width - split;
-    if (rest > 0) context.drawImage(future, split, 0, rest, future.height, split, 0, rest, future.height);
+    drawSplit(context, this.layers, Math.round(this.xOf(fold, playedTo) * ratio));
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     for (const mark of bookmarks) this.drawBookmark(this.xOf(fold, mark), theme);
     this.drawCursor(x, theme);
@@ -1732,7 +2394,14 @@ class TimelineCanvas {
   }
 }
 
-function roundBar(context, x, y, w, h) {
+/** Draws the past's layer left of a pixel and the future's right of it. */
+export function drawSplit(context, [past, future], split) {
+  if (split > 0) context.drawImage(past, 0, 0, split, past.height, 0, 0, split, past.height);
+  const rest = future.width - split;
+  if (rest > 0) context.drawImage(future, split, 0, rest, future.height, split, 0, rest, future.height);
+}
+
+export function roundBar(context, x, y, w, h) {
   context.beginPath();
   context.roundRect(x, y, w, h, Math.min(3, w / 3, h / 2));
   context.fill();
@@ -1757,7 +2426,7 @@ function drawUsage(canvas, { width, height, ratio }, { fold, theme, position }) 
   drawSeries(context, shape, owned, null, blue, shape.now);
 }
 
-function drawSeries(context, { width, height, steps }, value, fillInk, lineInk, until) {
+export function drawSeries(context, { width, height, steps }, value, fillInk, lineInk, until) {
   const stride = Math.max(1, Math.floor(steps / width));
   const x = (k) => (steps > 1 ? (k / (steps - 1)) * width : width);
   const y = (k) => height - 1 - value(k) * (height - 4);
@@ -1779,7 +2448,7 @@ function drawSeries(context, { width, height, steps }, value, fillInk, lineInk, 
 // ----------------------------------------------------------------------------------- view (DOM)
 
 /** An element: `h("div", { class: "a", onclick }, child, "text")`; text is never HTML. */
-function h(tag, attributes = {}, ...children) {
+export function h(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
@@ -1790,21 +2459,21 @@ function h(tag, attributes = {}, ...children) {
 }
 
 /** A count with its thousands set apart. */
-function grouped(count) {
+export function grouped(count) {
   return count < 10_000 ? String(count) : count.toLocaleString("en-US");
 }
 
-function setText(node, text) {
+export function setText(node, text) {
   const plain = String(text);
   if (node.textContent !== plain) node.textContent = plain;
 }
 
-function setAttribute(node, name, value) {
+export function setAttribute(node, name, value) {
   if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
 }
 
 /** Makes `parent` hold exactly `count` children, made by `make`; returns them. */
-function sized(parent, count, make) {
+export function sized(parent, count, make) {
   while (parent.children.length > count) parent.lastChild.remove();
   while (parent.children.length < count) parent.append(make());
   return parent.children;
@@ -1831,7 +2500,7 @@ function icon(name) {
 }
 
 const UNITS = ["event", "phase", "step"];
-const SPEEDS = [0.5, 1, 2, 4, 8, 16, 32, 64];
+export const SPEEDS = [0.5, 1, 2, 4, 8, 16, 32, 64];
 const UNITS_A_SECOND = 2; // at 1x
 const ANIMATION_MS = 240;
 const SETTLE_MS = 400;
@@ -1841,6 +2510,10 @@ const LOGICAL_NODES = 140; // shared by the sequences shown, so that a frame's l
 const MOST_LOGICAL = 24;
 const FEWEST_LOGICAL = 4;
 const TABLE_ROWS = 400;
+const PAGED_PARTS = ["tokens", "reserved", "tail", "cached", "free"];
+const REGION_PARTS = ["tokens", "reserved", "unused", "hole", "free"];
+const PAGED_LOOKS = ["free", "owned", "tail", "shared", "cached", "null"];
+const REGION_LOOKS = ["written", "reserved", "unused", "rounding", "hole", "room", "held"];
 
 /** The page's regions; built once, then only changed. */
 function buildRegions(player) {
@@ -1909,24 +2582,21 @@ function buildHappened(regions, player) {
 }
 
 function buildFree(regions, player) {
-  const t = player.t;
+  const title = player.t(player.fold.layout.isPaged ? "free_queue" : "free_pieces");
   regions.chips = h("div", { class: "gb-chips" });
   regions.freeNote = h("p", { class: "gb-note" });
-  regions.free = h("section", { class: "gb-card gb-free", "aria-label": t("free_queue") },
-    h("h2", {}, t("free_queue")), regions.chips, regions.freeNote);
+  regions.free = h("section", { class: "gb-card gb-free", "aria-label": title },
+    h("h2", {}, title), regions.chips, regions.freeNote);
   regions.side.append(regions.free);
 }
 
 function buildMemory(regions, player) {
   const t = player.t;
   regions.memoryTitle = h("h2");
-  const parts = ["tokens", "tail", "cached", "free"];
-  regions.bar = h("div", { class: "gb-bar", role: "img" },
-    ...parts.map((part) => h("span", { class: `gb-part-${part}` })));
-  regions.legend = h("ul", { class: "gb-legend" }, ...parts.map((part) =>
-    h("li", {}, h("i", { class: `gb-part-${part}` }), `${t(`part_${part}`)} `, h("b"))));
+  Object.assign(regions, buildBar(t, player.fold));
   regions.usage = h("canvas", { class: "gb-usage", role: "img", "aria-label": t("usage_chart") });
-  regions.facts = h("ul", { class: "gb-facts" }, ...["live", "cached_share", "hit_rate", "saved"].map((name) =>
+  const facts = player.fold.layout.isPaged ? ["live", "cached_share", "hit_rate", "saved"] : ["live", "largest", "held"];
+  regions.facts = h("ul", { class: "gb-facts" }, ...facts.map((name) =>
     h("li", { "data-fact": name }, `${t(name)} `, h("b"))));
   regions.memory = h("section", { class: "gb-card gb-memory", "aria-label": t("memory") },
     regions.memoryTitle, regions.bar, regions.legend, h("p", { class: "gb-note" }, t("usage_chart")),
@@ -1934,23 +2604,68 @@ function buildMemory(regions, player) {
   regions.side.append(regions.memory);
 }
 
-function buildTransport(regions, player) {
+/** The parts of a run's memory in fixed order: a bar, and a legend with the slots of each. */
+export function buildBar(t, fold) {
+  const parts = fold.layout.isPaged ? PAGED_PARTS : REGION_PARTS;
+  const bar = h("div", { class: "gb-bar", role: "img" },
+    ...parts.map((part) => h("span", { class: `gb-part-${part}`, "data-part": part })));
+  const legend = h("ul", { class: "gb-legend" }, ...parts.map((part) =>
+    h("li", { "data-part": part }, h("i", { class: `gb-part-${part}` }), `${t(`part_${part}`)} `, h("b"))));
+  return { bar, legend };
+}
+
+/** Fills what `buildBar` made. */
+export function renderBar({ bar, legend }, breakdown) {
+  [...bar.children].forEach((span, k) => {
+    const slots = breakdown[span.dataset.part];
+    setAttribute(span, "style", `flex-grow:${slots}`);
+    setText(legend.children[k].lastChild, grouped(slots));
+  });
+  setAttribute(bar, "aria-label", legend.textContent);
+}
+
+/** To the beginning, back, play, forward, to the end. */
+export function buildButtons(regions, player) {
   const t = player.t;
   const button = (name, action) =>
     h("button", { class: "gb-button", type: "button", "data-do": name, "aria-label": t(name), title: t(name), onclick: action }, icon(name));
   regions.play = button("play", () => player.togglePlay());
   regions.play.classList.add("gb-primary");
-  const buttons = [
+  return h("div", { class: "gb-buttons" },
     button("first", () => player.go(0)), button("back", () => player.move(-1)), regions.play,
-    button("ahead", () => player.move(1)), button("last", () => player.go(player.fold.length)),
-  ];
-  regions.units = h("div", { class: "gb-pill gb-units", role: "radiogroup", "aria-label": t("unit") },
-    ...UNITS.map((unit) => h("button", {
-      type: "button", role: "radio", "data-unit": unit, onclick: () => player.setUnit(unit),
-    }, t(`unit_${unit}`))));
-  regions.speed = h("select", {
-    class: "gb-pill", "aria-label": t("speed"), onchange: (e) => player.setSpeed(Number(e.target.value)),
+    button("ahead", () => player.move(1)), button("last", () => player.go(player.end)));
+}
+
+export function buildSpeed(player) {
+  return h("select", {
+    class: "gb-pill", "aria-label": player.t("speed"), onchange: (e) => player.setSpeed(Number(e.target.value)),
   }, ...SPEEDS.map((speed) => h("option", { value: speed }, `${speed}×`)));
+}
+
+/** One of several named choices, as a group of radio buttons. */
+export function buildChoice(label, names, word, choose) {
+  return h("div", { class: "gb-pill gb-units", role: "radiogroup", "aria-label": label },
+    ...names.map((name) => h("button", {
+      type: "button", role: "radio", "data-unit": name, onclick: () => choose(name),
+    }, word(name))));
+}
+
+export function renderChoice(node, chosen) {
+  for (const button of node.children) setAttribute(button, "aria-checked", button.dataset.unit === chosen);
+}
+
+export function buildHelpButton(player) {
+  const label = player.t("help");
+  return h("button", {
+    class: "gb-pill", type: "button", "aria-label": label, title: label, onclick: () => player.toggleHelp(),
+  }, "?");
+}
+
+function buildTransport(regions, player) {
+  const t = player.t;
+  const buttons = buildButtons(regions, player);
+  regions.units = buildChoice(t("unit"), UNITS, (unit) => t(`unit_${unit}`), (unit) => player.setUnit(unit));
+  regions.speed = buildSpeed(player);
   regions.nextKind = h("select", { class: "gb-next-kind", "aria-label": t("next_what") },
     ...MARK_NAMES.map((name, k) => h("option", { value: k }, `${t(`mark_${name}`)} ${MARK_GLYPHS[k]}`)));
   regions.nextGo = h("button", {
@@ -1964,15 +2679,13 @@ function buildTransport(regions, player) {
     class: "gb-pill", "aria-label": t("bookmarks"), hidden: "",
     onchange: (e) => player.go(Number(e.target.value)),
   });
-  regions.helpButton = h("button", {
-    class: "gb-pill", type: "button", "aria-label": t("help"), title: t("help"), onclick: () => player.toggleHelp(),
-  }, "?");
+  regions.helpButton = buildHelpButton(player);
   regions.where = h("div", { class: "gb-where" });
   regions.timeline = h("canvas", {
     class: "gb-timeline", tabindex: "0", role: "slider", "aria-label": t("timeline"), "aria-valuemin": 0,
   });
   regions.transport = h("section", { class: "gb-card gb-transport", "aria-label": t("transport") },
-    h("div", { class: "gb-controls" }, h("div", { class: "gb-buttons" }, ...buttons),
+    h("div", { class: "gb-controls" }, buttons,
       h("div", { class: "gb-options" }, regions.units, regions.speed,
         h("div", { class: "gb-pill gb-next" }, regions.nextGo, regions.nextKind),
         regions.bookmark, regions.bookmarks, regions.helpButton),
@@ -1981,13 +2694,20 @@ function buildTransport(regions, player) {
 }
 
 function buildHelp(regions, player) {
-  const t = player.t;
+  const { isPaged } = player.fold.layout;
+  const looks = isPaged ? PAGED_LOOKS : REGION_LOOKS;
   const keys = ["space", "arrows", "shift", "ends", "marks", "bookmark", "zoom", "pool", "esc"];
-  regions.help = h("div", { class: "gb-help", role: "dialog", "aria-label": t("help"), hidden: "", tabindex: "-1" },
+  regions.help = buildHelpCard(player, keys, [...looks, "touched"]);
+}
+
+/** The keys and how things look, over everything. */
+export function buildHelpCard(player, keys, looks) {
+  const t = player.t;
+  return h("div", { class: "gb-help", role: "dialog", "aria-label": t("help"), hidden: "", tabindex: "-1" },
     h("div", { class: "gb-help-card" }, h("h2", {}, t("help")),
       h("dl", {}, ...keys.flatMap((key) => [h("dt", {}, t(`key_${key}`)), h("dd", {}, t(`key_${key}_does`))])),
       h("h2", {}, t("legend")),
-      h("ul", {}, ...["free", "owned", "tail", "shared", "cached", "null", "touched"].map((name) => h("li", {}, t(`look_${name}`)))),
+      h("ul", {}, ...looks.map((name) => h("li", {}, t(`look_${name}`)))),
       h("button", { class: "gb-pill", type: "button", onclick: () => player.toggleHelp() }, t("close"))));
 }
 
@@ -1998,13 +2718,51 @@ function sequenceView(player, request, number) {
   const fact = fold.facts.sequences[number];
   const isHost = !seq.table.length && seq.hostTable.length > 0;
   const table = isHost ? seq.hostTable : seq.table;
-  return { number, seq, fact, isHost, table, status: statusLine(t, request, seq, fold.layout.blockSize) };
+  const deferral = fold.state.deferred?.request === request.number ? fold.deferral() : null;
+  return {
+    number, seq, fact, isHost, table, region: seq.region, status: statusLine(t, fold, request, seq),
+    waits: deferral ? waitWords(t, deferral) : "",
+  };
 }
 
-function statusLine(t, request, seq, blockSize) {
+/** What a sequence does, in a few words. */
+export function statusLine(t, fold, request, seq) {
+  const { blockSize, isPaged } = fold.layout;
   const values = { stored: seq.stored, tokens: seq.tokens, blocks: Math.ceil(seq.tokens / blockSize) };
-  if (request.status !== "running") return t(`status_${request.status}`, values);
+  const { status } = request;
+  if (status === "waiting" && !isPaged) return t("status_waiting_slots", { slots: neededSlots(fold, seq.number) });
+  if (status !== "running") return t(`status_${status}`, values);
   return t(seq.stored < seq.tokens - 1 ? "status_prefill" : "status_running", values);
+}
+
+/** How many slots a sequence's region must have: the twin of the engine's reservation. */
+function neededSlots({ layout, facts }, number) {
+  const { promptTokens, request } = facts.sequences[number];
+  const { maxTokens } = facts.requests[request];
+  const longest = layout.maxModelLen || Infinity;
+  if (layout.reserve === "max") return layout.maxModelLen;
+  if (layout.reserve === "exact") return Math.min(longest, promptTokens + maxTokens) - 1;
+  return Math.min(longest, promptTokens + 2 ** Math.ceil(Math.log2(maxTokens)));
+}
+
+/** Why a request was not admitted, in a few words. */
+export function waitWords(t, event) {
+  const { need, free, largest } = event;
+  return t(`waits_${event.reason.code}`, { need, free, largest, ...event.reason.values });
+}
+
+/** Sequences that hold memory outside the queues: finished ones of a batch, and spares. */
+function heldViews(player) {
+  const { fold, t } = player;
+  const views = [];
+  for (const [start, { request, seq, size }] of fold.state.regions) {
+    const one = fold.state.sequences.get(seq < 0 ? firstSequenceOf(fold, request) : seq);
+    if (seq >= 0 && !one?.retired) continue;
+    const number = seq < 0 ? firstSequenceOf(fold, request) : seq;
+    const status = seq < 0 ? t("status_spare", { slots: size }) : t("status_held", { tokens: one.stored });
+    views.push({ number, seq: one, fact: fold.facts.sequences[number], table: [], region: start, status, waits: "" });
+  }
+  return views;
 }
 
 /** Fills the left card: running, swapped, then waiting requests. */
@@ -2018,9 +2776,10 @@ function renderRequests(player) {
       for (const number of request.sequences) views.push(sequenceView(player, request, number));
       if (views.length > MOST_SEQUENCES + MOST_CONDENSED) break;
     }
+    if (queue === state.running) views.push(...heldViews(player));
   }
   const rows = Math.min(views.length, MOST_SEQUENCES + MOST_CONDENSED);
-  const hidden = countSequences(state) - rows;
+  const hidden = Math.max(views.length, countSequences(state)) - rows;
   const nodes = sized(regions.sequences, Math.max(1, rows) + (hidden > 0 ? 1 : 0), () => h("div"));
   for (let k = 0; k < rows; k++) renderSequence(player, nodes[k], views[k], k < MOST_SEQUENCES);
   if (!rows) renderNote(nodes[0], player.t("no_requests"));
@@ -2053,27 +2812,54 @@ function renderNote(node, text) {
 }
 
 function renderSequence(player, node, view, isFull) {
-  const showBlocks = isFull && view.table.length > 0;
+  const showBlocks = isFull && (view.table.length > 0 || view.region >= 0);
   if (!node.gb) {
     node.textContent = "";
     node.gb = {
       swatch: h("i", { class: "gb-swatch" }), name: h("b"), status: h("span", { class: "gb-status" }),
-      blocks: h("div", { class: "gb-logical-blocks" }),
+      waits: h("p", { class: "gb-waits" }), blocks: h("div", { class: "gb-logical-blocks" }),
     };
-    node.append(h("div", { class: "gb-sequence-head" }, node.gb.swatch, node.gb.name, node.gb.status), node.gb.blocks);
+    const { swatch, name, status, waits, blocks } = node.gb;
+    node.append(h("div", { class: "gb-sequence-head" }, swatch, name, status), waits, blocks);
   }
-  const { swatch, name, status, blocks } = node.gb;
+  const { swatch, name, status, waits, blocks } = node.gb;
+  waits.hidden = !view.waits;
+  setText(waits, view.waits);
   setAttribute(node, "class", `gb-sequence${showBlocks ? "" : " gb-condensed"}`);
   setAttribute(node, "data-seq", view.number);
   setAttribute(node, "style", ownerStyle(player.theme, view.number));
   setText(swatch, ownerGlyph(view.number));
   setText(name, view.fact.label);
   setText(status, view.status + (isFull || !view.table.length ? "" : ` · ${view.table.slice(0, 8).join(", ")}`));
-  if (showBlocks) renderLogicalBlocks(player, blocks, view);
-  else sized(blocks, 0);
+  if (!showBlocks) sized(blocks, 0);
+  else if (view.region >= 0) renderRegion(player, blocks, view);
+  else renderLogicalBlocks(player, blocks, view);
 }
 
-function ownerStyle(theme, number) {
+/** A sequence's one region: where it lies, its text, and how much of it is written. */
+function renderRegion(player, parent, view) {
+  const { fold, t } = player;
+  const [node] = sized(parent, 1, () => h("div"));
+  if (!node.gb) {
+    const bar = h("div", { class: "gb-region-bar" }, ...["tokens", "reserved", "unused", "hole"].map((part) => h("span", { class: `gb-own-${part}` })));
+    node.gb = { name: h("span"), to: h("b"), text: h("span"), bar, share: h("span") };
+    node.append(h("div", { class: "gb-logical-head" }, node.gb.name, h("span", { class: "gb-to" }, "→ ", node.gb.to)),
+      h("div", { class: "gb-logical-text" }, node.gb.text), bar, h("div", { class: "gb-region-share" }, node.gb.share));
+  }
+  const region = fold.state.regions.get(view.region);
+  const isSpare = region.seq < 0;
+  const { tokens, reserved, unused, rounding } = fold.regionParts(region);
+  const touched = player.touched.has(view.region) ? " gb-touched" : "";
+  setAttribute(node, "class", `gb-logical gb-region${touched}`);
+  setAttribute(node, "data-block", view.region);
+  setText(node.gb.name, t("region"));
+  setText(node.gb.to, t("slots_range", { first: view.region, last: view.region + region.size - 1 }));
+  setText(node.gb.text, isSpare ? t("strip_spare", { who: view.fact.label }) : visible(view.fact.texts.slice(0, view.seq.tokens).join("")));
+  [tokens, reserved, unused, rounding].forEach((slots, k) => setAttribute(node.gb.bar.children[k], "style", `flex-grow:${slots}`));
+  setText(node.gb.share, t("region_share", { tokens, length: region.length, reserved, unused, rounding }));
+}
+
+export function ownerStyle(theme, number) {
   const colour = OWNERS[theme][number % 7];
   const glyph = luminance(colour) < 0.18 ? "#fff" : "#10131a";
   return `--own:${colour};--own-text:${OWNER_TEXT[theme][number % 7]};--own-glyph:${glyph}`;
@@ -2128,6 +2914,7 @@ function visible(text) {
 function renderPoolHead(player) {
   const { fold, regions, t } = player;
   const { state } = fold;
+  if (!fold.layout.isPaged) return renderSpaceHead(player);
   const owned = fold.usableBlocks - state.numFree;
   setText(regions.poolTitle, t("pool_title", { blocks: grouped(fold.usableBlocks), slots: fold.layout.blockSize }));
   setText(regions.poolCounts, t("pool_counts", {
@@ -2137,6 +2924,15 @@ function renderPoolHead(player) {
   const hosts = [...state.hosts.keys()];
   regions.host.hidden = hosts.length === 0;
   if (hosts.length) setText(regions.host, t("host_used", { n: hosts.length, of: fold.layout.hostBlocks }));
+}
+
+function renderSpaceHead({ fold, regions, t }) {
+  const { numFree } = fold.state;
+  const pieces = fold.pieces().filter((piece) => !piece.region).length;
+  const owned = fold.usableSlots - numFree;
+  setText(regions.poolTitle, t("space_title", { slots: grouped(fold.usableSlots) }));
+  setText(regions.poolCounts, t("space_counts", { owned: grouped(owned), free: grouped(numFree), pieces }));
+  setAttribute(regions.canvas, "aria-label", `${regions.poolTitle.textContent}. ${regions.poolCounts.textContent}`);
 }
 
 function renderHappened(player) {
@@ -2161,7 +2957,7 @@ function renderHappened(player) {
   player.say(plainSentence(sentence));
 }
 
-function plainSentence(sentence) {
+export function plainSentence(sentence) {
   return sentence.replaceAll("**", "");
 }
 
@@ -2181,6 +2977,7 @@ function renderSentence(node, sentence, event, fold) {
 export function blocksOf(event) {
   const one = [event.block_id, event.source, event.destination].filter((id) => id !== undefined);
   const many = Array.isArray(event.blocks) ? event.blocks : [];
+  if (event.type.startsWith("Region") && event.start !== undefined) many.push(event.start);
   return [...one, ...(event.block_ids ?? []), ...many];
 }
 
@@ -2201,9 +2998,30 @@ function renderMore(player, first) {
 const CHIPS_HEAD = 13;
 const CHIPS_TAIL = 4;
 
+/** Free pieces by address; a hole is outlined as on the strip. */
+function renderFreePieces({ fold, regions, t }) {
+  const pieces = fold.pieces().filter((piece) => !piece.region);
+  const shown = pieces.slice(0, CHIPS_HEAD);
+  const hidden = pieces.length - shown.length;
+  const nodes = sized(regions.chips, shown.length + (hidden ? 1 : 0), () => h("span", {}));
+  shown.forEach(({ start, size, isHole }, k) => {
+    setAttribute(nodes[k], "class", `gb-chip${isHole ? " gb-chip-hole" : ""}`);
+    setAttribute(nodes[k], "data-block", start);
+    setText(nodes[k], t("piece_at", { size, start }));
+  });
+  if (hidden) {
+    setAttribute(nodes[shown.length], "class", "gb-chip gb-fold");
+    nodes[shown.length].removeAttribute("data-block");
+    setText(nodes[shown.length], `+${grouped(hidden)}`);
+  }
+  const need = fold.neededNext();
+  setText(regions.freeNote, !pieces.length ? t("none_free_slots") : need ? t("hole_note", { need }) : t("hole_note_none"));
+}
+
 function renderFree(player) {
   const { fold, regions, t } = player;
   const { state } = fold;
+  if (!fold.layout.isPaged) return renderFreePieces(player);
   const fits = state.numFree <= CHIPS_HEAD + CHIPS_TAIL + 1;
   const head = state.freeQueue(fits ? Infinity : CHIPS_HEAD);
   const tail = fits ? [] : state.freeTail(CHIPS_TAIL);
@@ -2223,18 +3041,10 @@ function renderFree(player) {
 
 function renderMemory(player) {
   const { fold, regions, t, position } = player;
-  const { state, layout } = fold;
-  const all = fold.usableBlocks * layout.blockSize;
-  const owned = (fold.usableBlocks - state.numFree) * layout.blockSize;
-  const cached = state.numCachedFree * layout.blockSize;
-  const parts = [state.ownedSlots, owned - state.ownedSlots, cached, all - owned - cached];
-  setText(regions.memoryTitle, t("memory_title", { slots: grouped(all) }));
-  parts.forEach((slots, k) => {
-    setAttribute(regions.bar.children[k], "style", `flex-grow:${slots}`);
-    setText(regions.legend.children[k].lastChild, grouped(slots));
-  });
-  setAttribute(regions.bar, "aria-label", regions.legend.textContent);
-  const percent = (share, of) => (of ? `${Math.round((100 * share) / of)} %` : "–");
+  const { state } = fold;
+  setText(regions.memoryTitle, t("memory_title", { slots: grouped(fold.usableSlots) }));
+  renderBar(regions, fold.breakdown());
+  if (!fold.layout.isPaged) return renderRegionFacts(player);
   const rates = ["all", "recent", "returning"].map((name) => fold.facts.hitRate(name, position));
   const [live, cachedShare, hit, saved] = regions.facts.children;
   setText(live.lastChild, percent(fold.usableBlocks - state.numFree, fold.usableBlocks));
@@ -2243,6 +3053,21 @@ function renderMemory(player) {
   const texts = rates.map((rate) => percent(rate.hit, rate.asked));
   setAttribute(hit, "title", t("hit_rate_three", { all: texts[0], recent: texts[1], returning: texts[2] }));
   setText(saved.lastChild, t("saved_blocks", { n: state.saved }));
+}
+
+export function percent(share, of) {
+  return of ? `${Math.round((100 * share) / of)} %` : "–";
+}
+
+function renderRegionFacts({ fold, regions, t }) {
+  const { state } = fold;
+  const [live, largest, held] = regions.facts.children;
+  const free = fold.pieces().filter((piece) => !piece.region);
+  setText(live.lastChild, percent(fold.usableSlots - state.numFree, fold.usableSlots));
+  setText(largest.lastChild, t("n_slots", { slots: Math.max(0, ...free.map((piece) => piece.size)) }));
+  let slots = 0;
+  for (const { seq, size } of state.regions.values()) if (state.sequences.get(seq)?.retired) slots += size;
+  setText(held.lastChild, t("n_slots", { slots }));
 }
 
 function renderTransport(player) {
@@ -2261,13 +3086,13 @@ function renderTransport(player) {
   setAttribute(regions.timeline, "aria-valuemax", fold.length);
   setAttribute(regions.timeline, "aria-valuenow", position);
   setAttribute(regions.timeline, "aria-valuetext", plainSentence(where));
-  for (const button of regions.units.children) setAttribute(button, "aria-checked", button.dataset.unit === player.unit);
+  renderChoice(regions.units, player.unit);
   regions.speed.value = String(player.speed);
   renderPlayButton(player);
   renderBookmarks(player);
 }
 
-function renderPlayButton({ regions, isPlaying, t }) {
+export function renderPlayButton({ regions, isPlaying, t }) {
   const name = isPlaying ? "pause" : "play";
   if (regions.play.dataset.shows === name) return;
   regions.play.dataset.shows = name;
@@ -2290,7 +3115,46 @@ function renderBookmarks({ regions, bookmarks, position, t, fold }) {
 
 /** The same state as rows of text: for screen readers, and for copying. */
 function renderTable(player) {
-  const { fold, regions, t } = player;
+  const { regions } = player;
+  const { columns, rows } = player.fold.layout.isPaged ? blockRows(player) : pieceRows(player);
+  regions.table.replaceChildren(buildTable(regions.poolCounts.textContent, columns.map((name) => player.t(`col_${name}`)), rows));
+}
+
+/** A table of rows { attributes, cells }. */
+export function buildTable(caption, columns, rows) {
+  return h("table", {}, h("caption", {}, caption),
+    h("thead", {}, h("tr", {}, ...columns.map((name) => h("th", { scope: "col" }, name)))),
+    h("tbody", {}, ...rows.map(({ attributes, cells }) => h("tr", attributes, ...cells.map((cell) => h("td", {}, String(cell)))))));
+}
+
+function pieceRows(player) {
+  const { fold } = player;
+  const columns = ["slots", "state", "owners", "tokens", "size", "text"];
+  const rows = fold.pieces().slice(0, TABLE_ROWS).map(({ start, size, region }) => {
+    const facts = pieceFacts(player, start);
+    const tokens = region ? `${fold.regionParts(region).tokens} / ${region.length}` : "";
+    const cells = [`${start}–${start + size - 1}`, facts.state, facts.owners, tokens, size, facts.text];
+    return { attributes: { "data-block": start }, cells };
+  });
+  return { columns, rows };
+}
+
+/** All there is to know of a region or free piece, as text. */
+function pieceFacts({ fold, t }, start) {
+  const piece = fold.pieces().find((one) => one.start === start);
+  if (!piece) return { state: "", owners: "", text: "", piece: null };
+  const { region, isHole } = piece;
+  if (!region) return { state: t(isHole ? "state_hole" : "state_free"), owners: "", text: "", piece };
+  const number = region.seq < 0 ? firstSequenceOf(fold, region.request) : region.seq;
+  const fact = fold.facts.sequences[number];
+  const one = fold.state.sequences.get(region.seq);
+  const name = region.seq < 0 ? "spare" : one.retired ? "held" : "region";
+  const text = region.seq < 0 ? "" : visible(fact.texts.slice(0, one.stored).join(""));
+  return { state: t(`state_${name}`), owners: fact.label, text, piece };
+}
+
+function blockRows(player) {
+  const { fold } = player;
   const { state, layout } = fold;
   const ids = [];
   for (let b = 0; b < layout.numBlocks && ids.length < TABLE_ROWS; b++) {
@@ -2299,15 +3163,13 @@ function renderTable(player) {
   const columns = ["block", "state", "ref_count", "owners", "tokens", "hash", "text"];
   const rows = ids.map((block) => {
     const facts = blockFacts(player, block);
-    return h("tr", { "data-block": block }, ...[
+    const cells = [
       block, facts.state, state.refs[block], facts.owners, `${state.filled[block]} / ${layout.blockSize}`,
       facts.hash.slice(0, 8), facts.text,
-    ].map((value) => h("td", {}, String(value))));
+    ];
+    return { attributes: { "data-block": block }, cells };
   });
-  const table = h("table", {}, h("caption", {}, regions.poolCounts.textContent),
-    h("thead", {}, h("tr", {}, ...columns.map((name) => h("th", { scope: "col" }, t(`col_${name}`))))),
-    h("tbody", {}, ...rows));
-  regions.table.replaceChildren(table);
+  return { columns, rows };
 }
 
 /** All there is to know of a block, as text. */
@@ -2329,6 +3191,7 @@ function blockFacts(player, block) {
 function renderTip(player, { block, slot = -1 }) {
   const { fold, regions, t } = player;
   const { state, layout } = fold;
+  if (!layout.isPaged) return renderPieceTip(player, block, slot);
   const facts = blockFacts(player, block);
   const rows = [[t("col_state"), facts.state]];
   if (facts.owners) rows.push([t("col_owners"), facts.owners]);
@@ -2341,8 +3204,42 @@ function renderTip(player, { block, slot = -1 }) {
     const word = token === undefined ? t("slot_empty") : t("slot_token", { token, text: fold.facts.tokenText.get(token) ?? "" });
     rows.push([t("slot_at", { slot: block * layout.blockSize + slot }), word]);
   }
-  regions.tip.replaceChildren(h("b", {}, t("block_n", { block })),
+  fillTip(regions.tip, t("block_n", { block }), rows);
+}
+
+/** A title and rows of [name, value]. */
+export function fillTip(tip, title, rows) {
+  tip.replaceChildren(h("b", {}, title),
     h("dl", {}, ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, String(value))])));
+}
+
+function renderPieceTip(player, start, slot) {
+  const { fold, regions, t } = player;
+  const { state, owners, text, piece } = pieceFacts(player, start);
+  if (!piece) return void (regions.tip.hidden = true);
+  const { size, region } = piece;
+  const rows = [[t("col_state"), state], [t("col_size"), t("n_slots", { slots: size })]];
+  if (owners) rows.push([t("col_owners"), owners]);
+  if (region) {
+    const parts = fold.regionParts(region);
+    for (const name of ["tokens", "reserved", "unused"]) rows.push([t(`part_${name}`), parts[name]]);
+    if (parts.rounding) rows.push([t("part_rounding"), parts.rounding]);
+  }
+  if (text) rows.push([t("col_text"), text]);
+  if (slot >= 0) rows.push([t("slot_at", { slot: start + slot }), slotWords(player, region, slot)]);
+  fillTip(regions.tip, t("slots_range", { first: start, last: start + size - 1 }), rows);
+}
+
+function slotWords({ fold, t }, region, slot) {
+  if (!region) return t("state_free");
+  const { tokens, reserved, unused } = fold.regionParts(region);
+  const { seq } = region;
+  if (slot < tokens) {
+    const { tokens: ids, texts } = fold.facts.sequences[seq];
+    return t("slot_token", { token: ids[slot], text: texts[slot] });
+  }
+  if (slot < tokens + reserved) return t("part_reserved");
+  return t(slot < tokens + reserved + unused ? "part_unused" : "part_rounding");
 }
 
 // --------------------------------------------------------------------------------------- input
@@ -2352,7 +3249,7 @@ const KEYS = {
   ArrowLeft: (p, shift) => p.move(shift ? -10 : -1),
   ArrowRight: (p, shift) => p.move(shift ? 10 : 1),
   Home: (p) => p.go(0),
-  End: (p) => p.go(p.fold.length),
+  End: (p) => p.go(p.end),
   "[": (p) => p.goToMark(-1),
   "]": (p) => p.goToMark(1),
   b: (p) => p.toggleBookmark(),
@@ -2364,7 +3261,7 @@ const KEYS = {
   0: (p) => p.zoom(0),
 };
 
-function onKey(player, event) {
+export function onKey(player, event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const { tagName, type } = event.composedPath()[0];
   if (tagName === "SELECT" || (tagName === "INPUT" && type !== "range")) return;
@@ -2377,7 +3274,7 @@ function onKey(player, event) {
 }
 
 function runKey(player, event) {
-  const action = KEYS[event.key] ?? KEYS[event.key.toLowerCase()];
+  const action = player.keys[event.key] ?? player.keys[event.key.toLowerCase()];
   if (!action) return false;
   action(player, event.shiftKey);
   return true;
@@ -2385,16 +3282,13 @@ function runKey(player, event) {
 
 /** Up and Down enter the pool; then the arrows walk over blocks until Esc. */
 function movePoolFocus(player, key) {
-  const { columns, count } = player.pool.layout;
-  const moves = { ArrowUp: -columns, ArrowDown: columns };
-  if (player.focus >= 0) Object.assign(moves, { ArrowLeft: -1, ArrowRight: 1 });
   if (player.focus >= 0 && (key === "Enter" || key === " ")) {
     player.pin(player.focus);
     return true;
   }
-  if (!(key in moves)) return false;
-  const next = player.focus < 0 ? 0 : player.focus + moves[key];
-  player.focus = Math.max(0, Math.min(count - 1, next));
+  const next = player.pool.neighbour(player.focus, key);
+  if (next < 0) return false;
+  player.focus = next;
   player.pool.reveal(player.focus);
   player.setHot({ block: player.focus });
   player.sayBlock(player.focus);
@@ -2453,12 +3347,12 @@ function pinch(player, [a, b], before) {
 }
 
 /** Dragging the timeline's cursor. */
-function listenToTimeline(player) {
+export function listenToTimeline(player) {
   const { timeline } = player.regions;
   let isDown = false;
   const seek = (event) => {
     const x = event.clientX - timeline.getBoundingClientRect().left;
-    player.go(player.timeline.positionAt(player.fold, x, player.unit === "step"));
+    player.go(player.timelinePosition(x));
   };
   timeline.addEventListener("pointerdown", (event) => {
     isDown = true;
@@ -2495,27 +3389,20 @@ function listenToNames(player) {
 
 const memory = new Map(); // what a remount in the same page finds again
 
-/** One player in one element. */
-class Player {
-  constructor(element, bytes, options) {
+/**
+ * What a player and a comparison share: words, theme, playing, one frame loop, and saying.
+ * A subclass has `end`, `go(position)`, `after(position, units)`, `draw()`, `settle()`, `keys`.
+ */
+export class Playback {
+  constructor(element, options) {
     this.element = element;
     this.t = (key, values = {}) => fill(this.strings[`player.${key}`] ?? key, values);
     this.setOptions(options);
-    this.fold = new Fold(readLog(bytes));
     this.position = 0;
-    this.unit = "event";
     this.speed = 1;
-    this.bookmarks = [];
-    this.isPlaying = this.isMoreOpen = this.isTable = false;
-    this.hot = {};
-    this.pinned = this.focus = -1;
-    this.touched = new Set();
-    this.arrows = [];
+    this.isPlaying = false;
     this.carry = 0;
     this.animationStart = -Infinity;
-    this.recall();
-    this.build();
-    this.go(this.position, { still: true });
   }
 
   setOptions(options) {
@@ -2525,21 +3412,163 @@ class Player {
     this.reducedMotion = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
   }
 
-  build() {
-    this.regions?.root.remove();
-    this.regions = buildRegions(this);
-    const { regions } = this;
-    this.pool = new PoolCanvas(regions.canvas);
-    this.timeline = new TimelineCanvas(regions.timeline);
-    this.applyLook();
-    this.element.append(regions.root);
-    regions.shell.addEventListener("keydown", (event) => onKey(this, event));
+  applyLook() {
+    const { root } = this.regions;
+    root.dataset.theme = this.theme;
+    root.lang = this.options.lang ?? "en";
+    if (this.options.height) root.style.setProperty("--gb-height", `${this.options.height}px`);
+  }
+
+  listenToKeys() {
+    this.regions.shell.addEventListener("keydown", (event) => onKey(this, event));
     // A visitor who has clicked nothing yet means the only player on the page.
     this.onPageKey ??= (event) => {
       if (event.target === document.body && mounted.size === 1) onKey(this, event);
     };
     document.addEventListener("keydown", this.onPageKey);
     mounted.add(this);
+  }
+
+  /** Moves by so many units of the chosen size. */
+  move(units) {
+    this.pause();
+    this.go(this.after(this.position, units));
+  }
+
+  setSpeed(speed) {
+    this.speed = speed;
+    this.remember();
+  }
+
+  togglePlay() {
+    if (this.isPlaying) return this.pause();
+    if (this.position >= this.end) this.go(0);
+    this.isPlaying = true;
+    this.carry = 0;
+    this.lastFrame = performance.now();
+    renderPlayButton(this);
+    this.requestFrame();
+  }
+
+  pause() {
+    if (!this.isPlaying) return;
+    this.isPlaying = false;
+    renderPlayButton(this);
+    this.settle();
+  }
+
+  requestFrame() {
+    this.frameId ||= requestAnimationFrame((now) => this.frame(now));
+  }
+
+  frame(now) {
+    this.frameId = 0;
+    if (!this.element.isConnected) return;
+    if (this.isPlaying) this.playFrame(now);
+    this.draw();
+    if (this.isPlaying || this.progress() < 1) this.requestFrame();
+  }
+
+  playFrame(now) {
+    this.carry += Math.min(0.25, Math.max(0, (now - this.lastFrame) / 1000)) * UNITS_A_SECOND * this.speed;
+    this.lastFrame = now;
+    const units = Math.floor(this.carry);
+    this.carry -= units;
+    if (units) this.go(this.after(this.position, units));
+    if (this.position >= this.end && !this.options.isLive) this.pause();
+  }
+
+  /** How far the animation of the last move is, 0 to 1. */
+  progress() {
+    const passed = (performance.now() - this.animationStart) / ANIMATION_MS;
+    return passed >= 1 ? 1 : 1 - (1 - Math.max(0, passed)) ** 3;
+  }
+
+  /** Below what it explains, or above where there is no room. */
+  placeTip(tip, box, { left, top, bottom }) {
+    const x = Math.max(4, Math.min(left - box.left, box.width - tip.offsetWidth - 8));
+    const below = bottom - box.top + 6;
+    const fits = below + tip.offsetHeight < box.height;
+    tip.style.left = `${x}px`;
+    tip.style.top = `${fits ? below : Math.max(4, top - box.top - tip.offsetHeight - 6)}px`;
+  }
+
+  toggleHelp() {
+    const { help, shell } = this.regions;
+    help.hidden = !help.hidden;
+    (help.hidden ? shell : help).focus();
+  }
+
+  /** Says a sentence to screen readers, once the player rests on it. */
+  say(sentence) {
+    clearTimeout(this.sayTimer);
+    this.sayTimer = setTimeout(() => setText(this.regions.live, sentence), this.isPlaying ? 2000 : 250);
+  }
+
+  /** Calls `report` once the cursor has rested. */
+  whenSettled(report) {
+    clearTimeout(this.settleTimer);
+    this.settleTimer = setTimeout(report, SETTLE_MS);
+  }
+
+  keep(kept) {
+    memory.set(this.memoryKey, kept);
+    try {
+      localStorage.setItem(this.memoryKey, JSON.stringify(kept));
+    } catch {
+      // A page without storage (a file, a private window) only forgets between visits.
+    }
+  }
+
+  kept() {
+    return memory.get(this.memoryKey) ?? readStored(this.memoryKey) ?? {};
+  }
+
+  destroy() {
+    this.pause();
+    this.remember();
+    clearTimeout(this.settleTimer);
+    clearTimeout(this.sayTimer);
+    cancelAnimationFrame(this.frameId);
+    document.removeEventListener("keydown", this.onPageKey);
+    mounted.delete(this);
+    this.observer.disconnect();
+    this.regions.root.remove();
+  }
+}
+
+/** One player in one element. */
+class Player extends Playback {
+  constructor(element, bytes, options) {
+    super(element, options);
+    this.keys = KEYS;
+    this.fold = new Fold(readLog(bytes));
+    this.unit = "event";
+    this.bookmarks = [];
+    this.isMoreOpen = this.isTable = false;
+    this.hot = {};
+    this.pinned = this.focus = -1;
+    this.touched = new Set();
+    this.arrows = [];
+    this.recall();
+    this.build();
+    this.go(this.position, { still: true });
+  }
+
+  /** The last position. */
+  get end() {
+    return this.fold.length;
+  }
+
+  build() {
+    this.regions?.root.remove();
+    this.regions = buildRegions(this);
+    const { regions } = this;
+    this.pool = memoryCanvas(regions.canvas, this.fold);
+    this.timeline = new TimelineCanvas(regions.timeline);
+    this.applyLook();
+    this.element.append(regions.root);
+    this.listenToKeys();
     listenToPool(this);
     listenToTimeline(this);
     listenToNames(this);
@@ -2549,22 +3578,16 @@ class Player {
     this.resize();
   }
 
-  applyLook() {
-    const { root } = this.regions;
-    root.dataset.theme = this.theme;
-    root.lang = this.options.lang ?? "en";
-    if (this.options.height) root.style.setProperty("--gb-height", `${this.options.height}px`);
-  }
-
   /** New data or options for the same element: keeps the place, and follows a growing run. */
   update(bytes, options) {
     const before = this.options;
     this.setOptions(options);
-    const { log } = this.fold;
+    const { log, layout } = this.fold;
     if (log.isPrefixOf(bytes)) this.grow(bytes);
     else this.replace(bytes);
+    const sameKind = layout.isPaged === this.fold.layout.isPaged;
     const sameWords = before.lang === options.lang && before.stringsKey === options.stringsKey;
-    if (sameWords) this.applyLook();
+    if (sameWords && sameKind) this.applyLook();
     else this.build();
     this.go(this.position, { still: true });
   }
@@ -2583,6 +3606,7 @@ class Player {
     this.position = 0;
     this.bookmarks = [];
     this.pinned = this.focus = -1;
+    this.owners = null;
     this.recall();
     this.resize();
   }
@@ -2613,12 +3637,6 @@ class Player {
     this.render();
     if (!still) this.settle();
     this.requestFrame();
-  }
-
-  /** Moves by so many units of the chosen size. */
-  move(units) {
-    this.pause();
-    this.go(this.after(this.position, units));
   }
 
   after(position, units) {
@@ -2687,57 +3705,6 @@ class Player {
     this.remember();
   }
 
-  setSpeed(speed) {
-    this.speed = speed;
-    this.remember();
-  }
-
-  togglePlay() {
-    if (this.isPlaying) return this.pause();
-    if (this.position >= this.fold.length) this.go(0);
-    this.isPlaying = true;
-    this.carry = 0;
-    this.lastFrame = performance.now();
-    renderPlayButton(this);
-    this.requestFrame();
-  }
-
-  pause() {
-    if (!this.isPlaying) return;
-    this.isPlaying = false;
-    renderPlayButton(this);
-    this.settle();
-  }
-
-  // -- one frame loop
-
-  requestFrame() {
-    this.frameId ||= requestAnimationFrame((now) => this.frame(now));
-  }
-
-  frame(now) {
-    this.frameId = 0;
-    if (!this.element.isConnected) return;
-    if (this.isPlaying) this.playFrame(now);
-    this.draw();
-    if (this.isPlaying || this.progress() < 1) this.requestFrame();
-  }
-
-  playFrame(now) {
-    this.carry += Math.min(0.25, Math.max(0, (now - this.lastFrame) / 1000)) * UNITS_A_SECOND * this.speed;
-    this.lastFrame = now;
-    const units = Math.floor(this.carry);
-    this.carry -= units;
-    if (units) this.go(this.after(this.position, units));
-    if (this.position >= this.fold.length && !this.options.isLive) this.pause();
-  }
-
-  /** How far the animation of the last move is, 0 to 1. */
-  progress() {
-    const passed = (performance.now() - this.animationStart) / ANIMATION_MS;
-    return passed >= 1 ? 1 : 1 - (1 - Math.max(0, passed)) ** 3;
-  }
-
   // -- showing
 
   findTouched() {
@@ -2753,20 +3720,7 @@ class Player {
   }
 
   findOwners() {
-    const size = this.fold.layout.numBlocks;
-    this.owners ??= { first: new Int32Array(0), second: new Int32Array(0) };
-    if (this.owners.first.length !== size) {
-      this.owners = { first: new Int32Array(size), second: new Int32Array(size) };
-    }
-    const { first, second } = this.owners;
-    first.fill(-1);
-    second.fill(-1);
-    for (const seq of this.fold.state.sequences.values()) {
-      for (const block of seq.table) {
-        if (first[block] < 0) first[block] = seq.number;
-        else if (second[block] < 0) second[block] = seq.number;
-      }
-    }
+    this.owners = ownersOf(this.fold, this.owners, (number) => number);
   }
 
   render() {
@@ -2793,7 +3747,8 @@ class Player {
     const scene = {
       fold: this.fold, owners: this.owners, theme: this.theme, touched: this.touched,
       hot: this.hotBlock(), focus: this.focus, arrows: this.arrows, progress: this.progress(),
-      slotTexts: (block) => this.fold.slots(block).map((id) => this.fold.facts.tokenText.get(id) ?? ""),
+      slotTexts: (block) => slotTexts(this.fold, block), t: this.t, colourOf: (number) => number,
+      needs: needsOf(this.fold),
     };
     if (!this.isTable) this.pool.draw(scene);
     const { fold, theme, position, bookmarks } = this;
@@ -2816,15 +3771,6 @@ class Player {
     const { clientX: x, clientY: y } = event;
     const around = anchor?.getBoundingClientRect() ?? { left: x + 14, top: y - 6, bottom: y + 10 };
     this.placeTip(tip, shell.getBoundingClientRect(), around);
-  }
-
-  /** Below what it explains, or above where there is no room. */
-  placeTip(tip, box, { left, top, bottom }) {
-    const x = Math.max(4, Math.min(left - box.left, box.width - tip.offsetWidth - 8));
-    const below = bottom - box.top + 6;
-    const fits = below + tip.offsetHeight < box.height;
-    tip.style.left = `${x}px`;
-    tip.style.top = `${fits ? below : Math.max(4, top - box.top - tip.offsetHeight - 6)}px`;
   }
 
   setHot(hot) {
@@ -2898,6 +3844,11 @@ class Player {
     this.requestFrame();
   }
 
+  /** Where a point of the timeline leads. */
+  timelinePosition(x) {
+    return this.timeline.positionAt(this.fold, x, this.unit === "step");
+  }
+
   timelineTitle(x) {
     const { facts, log } = this.fold;
     const position = this.timeline.positionAt(this.fold, x, true);
@@ -2921,12 +3872,6 @@ class Player {
     this.render();
   }
 
-  toggleHelp() {
-    const { help, shell } = this.regions;
-    help.hidden = !help.hidden;
-    (help.hidden ? shell : help).focus();
-  }
-
   toggleBookmark() {
     const { bookmarks, position } = this;
     this.bookmarks = bookmarks.includes(position)
@@ -2936,15 +3881,12 @@ class Player {
     this.render();
   }
 
-  /** Says a sentence to screen readers, once the player rests on it. */
-  say(sentence) {
-    clearTimeout(this.sayTimer);
-    this.sayTimer = setTimeout(() => setText(this.regions.live, sentence), this.isPlaying ? 2000 : 250);
-  }
-
   sayBlock(block) {
-    const facts = blockFacts(this, block);
-    this.say([this.t("block_n", { block }), facts.state, facts.owners, facts.text].filter(Boolean).join(". "));
+    const { isPaged } = this.fold.layout;
+    const facts = isPaged ? blockFacts(this, block) : pieceFacts(this, block);
+    const size = facts.piece?.size ?? 1;
+    const name = isPaged ? this.t("block_n", { block }) : this.t("slots_range", { first: block, last: block + size - 1 });
+    this.say([name, facts.state, facts.owners, facts.text].filter(Boolean).join(". "));
   }
 
   // -- what outlives a remount
@@ -2954,7 +3896,7 @@ class Player {
   }
 
   recall() {
-    const kept = memory.get(this.memoryKey) ?? readStored(this.memoryKey) ?? {};
+    const kept = this.kept();
     this.position = Math.min(kept.position ?? this.options.start ?? 0, this.fold.length);
     this.bookmarks = kept.bookmarks ?? [];
     this.unit = kept.unit ?? this.unit;
@@ -2963,41 +3905,57 @@ class Player {
 
   remember() {
     const { position, bookmarks, unit, speed } = this;
-    const kept = { position, bookmarks, unit, speed };
-    memory.set(this.memoryKey, kept);
-    try {
-      localStorage.setItem(this.memoryKey, JSON.stringify(kept));
-    } catch {
-      // A page without storage (a file, a private window) only forgets between visits.
-    }
+    this.keep({ position, bookmarks, unit, speed });
   }
 
   /** Reports the cursor once it has rested. */
   settle() {
-    clearTimeout(this.settleTimer);
-    this.settleTimer = setTimeout(() => {
+    this.whenSettled(() => {
       this.remember();
       const { step, phase } = this.regions.root.dataset;
       this.options.onCursor?.({ event: this.position, step: Number(step), phase });
-    }, SETTLE_MS);
+    });
   }
+}
 
-  destroy() {
-    this.pause();
-    this.remember();
-    clearTimeout(this.settleTimer);
-    clearTimeout(this.sayTimer);
-    cancelAnimationFrame(this.frameId);
-    document.removeEventListener("keydown", this.onPageKey);
-    mounted.delete(this);
-    this.observer.disconnect();
-    this.regions.root.remove();
+/**
+ * The first and second owner of each block, as colours; `before` is filled again when it fits.
+ * @param {(sequence: number) => number} colourOf
+ */
+export function ownersOf(fold, before, colourOf) {
+  const size = fold.state.refs.length;
+  const fits = before?.first.length === size;
+  const owners = fits ? before : { first: new Int32Array(size), second: new Int32Array(size) };
+  const { first, second } = owners;
+  first.fill(-1);
+  second.fill(-1);
+  for (const seq of fold.state.sequences.values()) {
+    const colour = colourOf(seq.number);
+    for (const block of seq.table) {
+      if (first[block] < 0) first[block] = colour;
+      else if (second[block] < 0) second[block] = colour;
+    }
   }
+  return owners;
+}
+
+/** The texts of a block's slots, or of a region's. */
+export function slotTexts(fold, place) {
+  const { facts, layout, state } = fold;
+  if (layout.isPaged) return fold.slots(place).map((id) => facts.tokenText.get(id) ?? "");
+  const { seq } = state.regions.get(place) ?? { seq: -1 };
+  return seq < 0 ? [] : facts.sequences[seq].texts.slice(0, state.sequences.get(seq).stored);
+}
+
+/** Who needs how many slots and was not admitted, or null. */
+export function needsOf(fold) {
+  const event = fold.layout.isPaged ? null : fold.deferral();
+  return event && { who: fold.facts.labels[event.request_id] ?? event.request_id, need: event.need };
 }
 
 /** Arrows that show an event: source, destination (-1: out of the pool) and label. */
 function arrowsOf(event, t) {
-  if (event.type === "BlockCopied") {
+  if (event.type === "BlockCopied" || event.type === "RegionCopied") {
     return [{ from: event.source, to: event.destination, label: t("copy_label", { n: event.tokens }) }];
   }
   if (event.type === "BlocksSwappedOut") {
@@ -3008,7 +3966,7 @@ function arrowsOf(event, t) {
   return [];
 }
 
-function resolveTheme(theme, element) {
+export function resolveTheme(theme, element) {
   if (theme === "light" || theme === "dark") return theme;
   const ground = getComputedStyle(element.host ?? element).getPropertyValue("--st-background-color").trim();
   if (/^#[0-9a-f]{6}$/i.test(ground)) return luminance(ground) < 0.3 ? "dark" : "light";
@@ -3016,7 +3974,7 @@ function resolveTheme(theme, element) {
 }
 
 /** A short name for a run: its header and first events. */
-function logId(log) {
+export function logId(log) {
   let hash = 0x811c9dc5;
   const end = Math.min(log.bytes.length, log.start + 64);
   for (let i = 0; i < end; i++) hash = Math.imul(hash ^ log.bytes[i], 0x01000193);
@@ -3057,8 +4015,11 @@ export function unpack(data) {
   return { options, bytes: data.subarray(4 + length) };
 }
 
-/** The entry point of `st.components.v2`; called again on every change of data or theme. */
-export default function ({ data, key, parentElement, setStateValue }) {
+/**
+ * The entry point of `st.components.v2`; called again on every change of data or theme. Python
+ * makes it the module's default export, as it does with a comparison's.
+ */
+export function playerComponent({ data, key, parentElement, setStateValue }) {
   const { options, bytes } = unpack(data);
   const onCursor = (cursor) => setStateValue("cursor", cursor);
   mountPlayer(parentElement, bytes, { ...options, id: options.id ?? key, onCursor });

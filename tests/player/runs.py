@@ -1,8 +1,10 @@
 """Runs for the player's tests: the real engine with a runner and a tokenizer made of words."""
 
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from core.config import EngineConfig
@@ -13,7 +15,15 @@ from core.trace import events as ev
 from core.trace.events import Reason
 from core.trace.trace import Trace
 
-__all__ = ["RUNS", "big_run", "header_of", "make_engine", "story_run"]
+__all__ = [
+    "RUNS",
+    "big_run",
+    "contrast_run",
+    "header_of",
+    "made_run",
+    "make_engine",
+    "story_run",
+]
 
 _VOCABULARY = (
     "the lamp hummed and a keeper could not sleep; once upon time an island cold with ships that "
@@ -162,13 +172,91 @@ def _beam_run() -> Trace:
     return _finish(engine)
 
 
+def _memory_run(**settings: Any) -> Trace:
+    """Requests of many lengths, with samples, an abort and more than fit at once."""
+    values = {"num_blocks": 33, "max_model_len": 40, "max_num_batched_tokens": 40} | settings
+    engine = make_engine(6, **values)
+    for k in range(6):
+        prompt = list(range(2 + k, 10 + 2 * k))
+        engine.add_request(prompt, SamplingParams(max_tokens=4 + (7 * k) % 13, n=1 + k % 2))
+    engine.add_request([1, 2, 3], SamplingParams(max_tokens=20), request_id="gone")
+    for _ in engine.run(max_steps=4):
+        pass
+    for k in range(5):
+        engine.add_request(list(range(3 + k)), SamplingParams(max_tokens=3 + 4 * k))
+    for _ in engine.run(max_steps=3):
+        pass
+    engine.abort("gone")
+    return _finish(engine)
+
+
+def _region_beam_run() -> Trace:
+    engine = make_engine(
+        7, semantics="paper", allocator="contiguous", reserve="exact", placement="buddy",
+        num_blocks=50, max_model_len=60,
+    )  # fmt: skip
+    for k in range(5):
+        engine.add_request([1, 2, 3, 4 + k], SamplingParams(max_tokens=9, beam_width=3))
+    return _finish(engine)
+
+
+_MEMORIES: dict[str, Callable[[], Trace]] = {
+    f"{reserve}_{placement}_{batching}": partial(
+        _memory_run, allocator="contiguous", reserve=reserve, placement=placement, batching=batching
+    )
+    for reserve, placement, batching in itertools.product(
+        ("max", "pow2", "exact"), ("first_fit", "best_fit", "buddy"), ("continuous", "static")
+    )
+}
+
 RUNS: dict[str, Callable[[], Trace]] = {
     "v1": _v1_run,
     "priority": _priority_run,
     "paper_swap": _paper_run,
     "abort_while_swapped": _abort_while_swapped_run,
     "beams": _beam_run,
+    "paged_static": partial(_memory_run, batching="static"),
+    "region_beams": _region_beam_run,
+    **_MEMORIES,
 }
+
+
+def contrast_run(system: str) -> Trace:
+    """The same twelve requests in one of four memories of 576 slots, over the same arrivals."""
+    region: dict[str, Any] = {"allocator": "contiguous", "reserve": "max", "max_model_len": 256}
+    settings: dict[str, dict[str, Any]] = {
+        "static": region | {"batching": "static"},
+        "continuous": region,
+        "buddy": region | {"reserve": "pow2", "placement": "buddy"},
+        "paged": {"max_model_len": 256, "prefix_caching": False},
+    }
+    engine = make_engine(
+        8, block_size=16, num_blocks=37, max_num_batched_tokens=96, **settings[system]
+    )
+    engine.add_request(_STORY, SamplingParams(max_tokens=30, ignore_eos=True))
+    engine.add_request(_CHINESE, SamplingParams(max_tokens=80, ignore_eos=True))
+    for step in range(10):
+        for _ in engine.run(max_steps=2):
+            pass
+        words = " ".join([_CODE if step % 3 else "what do gulls say at night"] * (1 + step % 4))
+        params = SamplingParams(max_tokens=12 + 9 * (step % 5), ignore_eos=True)
+        engine.add_request(words, params)
+    return _finish(engine)
+
+
+def made_run(system: str, num_blocks: int, num_requests: int) -> Trace:
+    """A run over a memory of any size, with as many requests as fill it."""
+    region: dict[str, Any] = {"allocator": "contiguous", "max_model_len": 1024}
+    settings = region if system == "static" else {"prefix_caching": False}
+    engine = make_engine(
+        9, block_size=16, num_blocks=num_blocks, max_num_batched_tokens=4096, max_num_seqs=512,
+        **settings,
+    )  # fmt: skip
+    for k in range(num_requests):
+        prompt = [(k + i) % 40 for i in range(40 + (k * 37) % 300)]
+        params = SamplingParams(max_tokens=60 + (k * 53) % 200, ignore_eos=True)
+        engine.add_request(prompt, params)
+    return _finish(engine)
 
 
 def story_run(**settings: Any) -> Trace:

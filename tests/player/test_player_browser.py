@@ -56,6 +56,19 @@ def places(name: str, kind: type[ev.Event]) -> list[int]:
     return [k for k, event in enumerate(events_of(name), start=1) if isinstance(event, kind)]
 
 
+def deferrals(name: str) -> list[int]:
+    """Cursor positions where a request was first told to wait for memory."""
+    found: list[int] = []
+    last = ""
+    for place in places(name, ev.RequestDeferred):
+        event = events_of(name)[place - 1]
+        assert isinstance(event, ev.RequestDeferred)
+        if event.need and event.request_id != last:
+            found.append(place)
+            last = event.request_id
+    return found
+
+
 def press(page: Page, *keys: str) -> None:
     for key in keys:
         page.keyboard.press(key)
@@ -106,7 +119,7 @@ def test_the_sentence_and_its_source_are_those_of_the_event(browser: Browser, ad
 
 def test_marks_are_reached_by_key_and_by_the_selector(browser: Browser, address: str) -> None:
     kinds = (ev.BlockCopied, ev.BlockEvicted, ev.RequestPreempted, ev.RequestFinished)
-    marks = sorted(place for kind in kinds for place in places("story", kind))
+    marks = sorted([*(p for kind in kinds for p in places("story", kind)), *deferrals("story")])
     with opened(browser, address) as page:
         page.locator(".gb-shell").focus()
         press(page, "]")
