@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from core.cache.contiguous import RegionManager
 from core.cache.interface import PrefixMatch
 from core.cache.manager import BlockManager
+from core.checks import check_number
 from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import ConfigError
@@ -119,8 +120,7 @@ class Simulation:
         self._itl = LogHistogram()
 
     def _checked(self, config: EngineConfig, record: bool) -> EngineConfig:
-        if self._rate_scale <= 0:
-            raise ConfigError("range", name="rate_scale", value=self._rate_scale, low=0, high="")
+        check_number("rate_scale", self._rate_scale, 1e-6, 1e6)
         if self._unlimited and config.is_contiguous:
             raise ConfigError("unlimited_needs_paged")
         if self._unlimited and record:

@@ -7,6 +7,7 @@ equally many slots. It does not know the model; a slot's bytes and the memory's 
 from collections.abc import Mapping
 from typing import Any
 
+from core.checks import check_number
 from core.config import EngineConfig
 from core.errors import ConfigError
 
@@ -60,6 +61,8 @@ def system_config(
         raise ConfigError("slots_and_blocks")
     chosen = {**_SERVER, **settings, **SYSTEMS[system]}
     size = block_size or DEFAULT_BLOCK_SIZE
+    if num_slots is not None:
+        check_number("num_slots", num_slots, 2 * size, 1 << 34)
     null = int(chosen.get("semantics", "v1") == "v1")  # "v1" keeps block 0 for itself
     if chosen["allocator"] == "contiguous":
         slots = num_slots if num_slots is not None else memory_slots
