@@ -29,7 +29,7 @@ def memory(
     figure = _empty(look, words("chart_memory"), words("slots"), words)
     at = [item.step for item in steps]
     for name, colour in zip(PARTS, look.parts, strict=True):
-        values = [getattr(item.slots, name, 0) for item in steps]
+        values = [getattr(item.slots, name) for item in steps]
         if not any(values):
             continue
         shares = [value / item.slots.total for value, item in zip(values, steps, strict=True)]

@@ -1,0 +1,198 @@
+"""The results of simulations: one table, the charts, what was refused, what was assumed.
+
+It owns the order and the words beside the numbers. It does not know who made the results. Names
+come from files and visitors: they are escaped here, or made plain by the figures.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import streamlit as st
+
+from app.export import chart
+from app.figures import sweeps, systems
+from app.figures.frame import Words
+from app.sim_form import system_title
+from app.sim_sets import ResultSet, pool_curves, system_run
+from app.state import Say
+from app.theme import LOOKS, theme_name
+from core.workload.sim_result import SimulationResult, Spread
+
+__all__ = ["Entry", "about", "show_results", "words_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A result under the name that the page gives it."""
+
+    name: str
+    result: SimulationResult
+
+
+def words_of(say: Say) -> Words:
+    """The figures' words."""
+
+    def words(key: str, **values: object) -> str:
+        return say(f"chart.{key}", **values)
+
+    return words
+
+
+def about(result: SimulationResult, say: Say) -> str:
+    """What a result's numbers are and on what: the line under every figure's title."""
+    known = {item.code: item.values for item in result.assumptions}
+    slots = result.summary.slots
+    return say(
+        "sim.source_line",
+        model=known.get("model", {}).get("model", "?"),
+        hardware=known.get("hardware", {}).get("hardware", "?"),
+        workload=_named(result),
+        slots=f"{slots:,}" if slots is not None else "∞",
+    )
+
+
+def _named(result: SimulationResult) -> str:
+    """The workload's name, and in brackets where its requests come from."""
+    if not result.source or result.source == result.workload:
+        return result.workload
+    return f"{result.workload} ({result.source})"
+
+
+def show_results(entries: Sequence[Entry], sets: Sequence[ResultSet], say: Say, lang: str) -> None:
+    """Paints everything about the chosen systems.
+
+    Args:
+        entries: the systems, in the order of the charts.
+        sets: that they come from, for the sweeps over pool sizes.
+        say: words in the visitor's language.
+        lang: of the sentences of results.
+    """
+    lines = list(dict.fromkeys(about(entry.result, say) for entry in entries))
+    st.html(_table(entries, lines, say))
+    refused = [line for entry in entries for line in _refusals(entry, say, lang)]
+    if refused:
+        items = "".join(f"<li>{escape(line)}</li>" for line in refused)
+        st.html(f'<div class="gbx-note" role="note"><ul class="gbx-list">{items}</ul></div>')
+    _charts(entries, sets, " | ".join(lines[:2]), say)
+    _assumptions(entries, sets, say, lang)
+
+
+def _charts(entries: Sequence[Entry], sets: Sequence[ResultSet], source: str, say: Say) -> None:
+    look, words = LOOKS[theme_name()], words_of(say)
+    runs = [system_run(entry.result, entry.name) for entry in entries]
+    means = {run.name: run.mean for run in runs}
+    chart(systems.bars(means, look, words, about=source, kind="modelled"), "systems", say)
+    left, right = st.columns(2, gap="small")
+    with left:
+        chart(
+            systems.concurrency(runs, look, words, about=source, kind="modelled"),
+            "concurrency", say,
+        )  # fmt: skip
+        chart(systems.latency(runs, look, words, about=source, kind="modelled"), "latency", say)
+    with right:
+        _memory(entries, runs, say)
+        chart(
+            systems.throughput(runs, look, words, about=source, kind="modelled"),
+            "throughput", say,
+        )  # fmt: skip
+    pools = [pool for found in sets for pool in found.pools]
+    if pools:
+        curves = {system_title(k, say): points for k, points in pool_curves(pools).items()}
+        figure = sweeps.pool_sweep(curves, look, words, about=source, kind="modelled")
+        chart(figure, "pools", say)
+
+
+def _memory(entries: Sequence[Entry], runs: Sequence[systems.SystemRun], say: Say) -> None:
+    """One system's memory over time, chosen above it."""
+    with st.container(key="gbx-sim-memory"):
+        names = [entry.name for entry in entries]
+        place = st.session_state.get("gbx_sim_memory", 0)
+        if place not in range(len(names)):
+            st.session_state["gbx_sim_memory"] = 0
+        chosen = st.selectbox(
+            say("sim.memory_of"), range(len(names)), key="gbx_sim_memory",
+            format_func=names.__getitem__, label_visibility="collapsed",
+        )  # fmt: skip
+    source = about(entries[chosen].result, say)
+    look = LOOKS[theme_name()]
+    figure = systems.memory(runs[chosen], look, words_of(say), about=source, kind="modelled")
+    chart(figure, "system_memory", say)
+
+
+# -------------------------------------------------------------------------------------- words
+
+_COLUMNS = ("running", "tokens", "waste", "speed", "ttft", "itl", "e2e", "finished", "refused",
+            "preempted", "hits")  # fmt: skip
+
+
+def _table(entries: Sequence[Entry], lines: Sequence[str], say: Say) -> str:
+    head = "".join(f"<th scope='col'>{escape(say(f'sim.col_{name}'))}</th>" for name in _COLUMNS)
+    rows = []
+    for entry in entries:
+        cells = "".join(f"<td>{escape(text)}</td>" for text in _cells(entry.result, say))
+        rows.append(f"<tr><th scope='row'>{escape(entry.name)}</th>{cells}</tr>")
+    caption = "<br>".join(escape(line) for line in lines)
+    return (
+        f'<div class="gbx-table" tabindex="0"><table><caption>{caption}</caption>'
+        f"<thead><tr><th scope='col'>{escape(say('sim.col_system'))}</th>{head}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _cells(result: SimulationResult, say: Say) -> list[str]:
+    summary = result.summary
+    parts, latency = summary.breakdown, summary.latency
+    rate = summary.hit_rate if summary.hit_rate is not None else summary.token_hit_rate
+    return [
+        f"{summary.mean_running:.2f}",
+        f"{parts.tokens:.1%}",
+        f"{parts.unused + parts.tail + parts.hole:.1%}",
+        f"{summary.tokens_per_second:,.0f}",
+        _times(latency.ttft),
+        _times(latency.itl),
+        _times(latency.e2e),
+        f"{summary.finished:,} / {summary.requests:,}",
+        f"{summary.refused:,}",
+        f"{summary.preemptions:,}",
+        "–" if rate is None else f"{rate:.1%}",
+    ]
+
+
+def _times(spread: Spread) -> str:
+    """Median and 99 % in one cell.
+
+    >>> _times(Spread(1, 0.5, 0.0123, 1.0, 1.0, 65.0, 65.0))
+    '12.3 ms · 65.0 s'
+    """
+    if not spread.count:
+        return "–"
+    return f"{_seconds(spread.p50)} · {_seconds(spread.p99)}"
+
+
+def _seconds(value: float) -> str:
+    return f"{1000 * value:.3g} ms" if value < 1 else f"{value:,.1f} s"
+
+
+def _refusals(entry: Entry, say: Say, lang: str) -> list[str]:
+    """At most one line a system: how many, and the first one's reason."""
+    if not entry.result.refusals:
+        return []
+    first = entry.result.refusals[0]
+    return [
+        say(
+            "sim.refused", name=entry.name, count=entry.result.summary.refused,
+            number=first.number, why=first.text(lang),
+        )
+    ]  # fmt: skip
+
+
+def _assumptions(entries: Sequence[Entry], sets: Sequence[ResultSet], say: Say, lang: str) -> None:
+    with st.expander(say("sim.assumptions"), key="gbx_sim_assumptions"):
+        texts = dict.fromkeys(t for e in entries for t in e.result.assumption_texts(lang))
+        lines = [say("sim.formula"), *texts]
+        lines += [say("sim.made_by", command=found.command) for found in sets if found.command]
+        seconds = sum(entry.result.summary.wall_seconds for entry in entries)
+        lines.append(say("sim.wall", seconds=f"{seconds:.1f}"))
+        items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+        st.html(f'<ul class="gbx-list">{items}</ul>')
