@@ -83,6 +83,10 @@ class RegionManager:
         """Whether the sequence has a region."""
         return seq_id in self.regions
 
+    def has_slot(self, seq: Sequence) -> bool:
+        """Always, for who has a region."""
+        return seq.seq_id in self.regions
+
     def reservation(self, request: Request) -> int:
         """Slots that one sequence of the request reserves.
 

@@ -107,6 +107,9 @@ class CacheManager(Protocol):
     def block_ids(self, seq: Sequence) -> SequenceOf[int]:
         """The storage blocks of a sequence, in the order of its tokens."""
 
+    def has_slot(self, seq: Sequence) -> bool:
+        """Whether a running sequence's next token needs nothing but its slot."""
+
     def find_prefix(self, seq: Sequence) -> PrefixMatch:
         """Leading blocks that hold the sequence's tokens already; touches nothing."""
 

@@ -71,13 +71,28 @@ class BlockManager:
         self._block_size = config.block_size
         self._seals_early = config.semantics == "v1" and config.caching
         self._num_sealed: dict[SeqId, int] = {}
+        self._ids: dict[SeqId, tuple[int, ...]] = {}  # of tables that have not changed since
         self._recorder = recorder
 
     # ---------------------------------------------------------------- reading
 
     def block_ids(self, seq: Sequence) -> tuple[int, ...]:
         """The physical ids of a sequence's table."""
-        return tuple([block.block_id for block in self.tables.get(seq.seq_id, ())])
+        table = self.tables.get(seq.seq_id, ())
+        ids = self._ids.get(seq.seq_id, ())
+        # Tables grow at their end; whoever changes one otherwise drops the ids that were kept.
+        if len(ids) != len(table):
+            ids = self._ids[seq.seq_id] = tuple([block.block_id for block in table])
+        return ids
+
+    def has_slot(self, seq: Sequence) -> bool:
+        """Whether the next token needs no more than its slot: no block, no copy, no seal."""
+        stored = seq.num_computed_tokens
+        offset = stored % self._block_size
+        if not offset or (self._seals_early and offset == self._block_size - 1):
+            return False
+        table = self.tables.get(seq.seq_id)
+        return table is not None and table[stored // self._block_size].ref_count == 1
 
     def holds(self, seq_id: SeqId) -> bool:
         """Whether the sequence has a block."""
@@ -268,6 +283,7 @@ class BlockManager:
         source = table[logical]
         (destination,), evicted = self.pool.take(1)
         table[logical] = destination
+        self._ids.pop(seq.seq_id, None)
         self.pool.release([source])
         if self._recorder is not None:
             at = _HERE + "copy_on_write"
@@ -347,6 +363,7 @@ class BlockManager:
         mine = table[index]
         self.pool.touch([twin])
         table[index] = twin
+        self._ids.pop(seq.seq_id, None)
         if self._recorder is not None:
             reason = ev.Reason("merge", {"mine": mine.block_id})
             fields = (twin.block_id, seq.seq_id, index, twin.ref_count, "merge")
@@ -380,6 +397,7 @@ class BlockManager:
             How many blocks the table held.
         """
         self._num_sealed.pop(seq.seq_id, None)
+        self._ids.pop(seq.seq_id, None)
         table = self.tables.pop(seq.seq_id, None)
         if not table:
             return 0
@@ -644,6 +662,10 @@ class BlockManager:
         hosts = [*self.free_host_blocks, *{h for table in self.host_tables.values() for h in table}]
         if sorted(hosts) != list(range(self.config.num_host_blocks)):
             raise InvariantError(f"host blocks {sorted(hosts)} do not partition the swap space")
+        for seq_id, ids in self._ids.items():
+            blocks = self.tables.get(seq_id, [])
+            if ids != tuple(block.block_id for block in blocks[: len(ids)]):
+                raise InvariantError(f"{seq_id}: kept ids {ids}, table {blocks}")
         for seq in live:
             table = self.tables.get(seq.seq_id) or self.host_tables.get(seq.seq_id, [])
             if len(table) < self.blocks_for(seq.num_computed_tokens):

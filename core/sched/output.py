@@ -10,9 +10,11 @@ from core.request import Request, SeqId, Sequence
 __all__ = ["Candidate", "Sampled", "ScheduledSequence", "SchedulerOutput", "StepResult"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScheduledSequence:
-    """One sequence's part of a step.
+    """One sequence's part of a step; nobody changes it.
+
+    NOTE: not frozen, because one is made for every token and freezing doubles what that costs.
 
     Attributes:
         start: tokens already stored; this step computes positions start .. start + num_tokens - 1.

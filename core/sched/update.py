@@ -72,14 +72,21 @@ class StepUpdate:
             if item.samples and item.seq.request.params.beam_width > 1:
                 searching[item.seq.request.request_id] = item.seq.request
             elif item.samples:
-                grown.extend(self._append_samples(item.seq, result.samples[item.seq.seq_id]))
+                samples = result.samples[item.seq.seq_id]
+                if len(samples) == 1:
+                    self._append(item.seq, samples[0])
+                    grown.append(item.seq)
+                else:
+                    grown.extend(self._append_samples(item.seq, samples))
         over = [request for request in searching.values() if self._advance_beams(request, result)]
         self._phase("free")
-        for seq in grown:
-            if finish_reason := self._finish_reason(seq):
-                self._finish(seq, finish_reason)
+        ended = [(seq, reason) for seq in grown if (reason := self._finish_reason(seq))]
+        for seq, finish_reason in ended:
+            self._finish(seq, finish_reason)
         for request in over:
             self._finish_search(request)
+        if not ended and not over:
+            return []
         touched = {item.seq.request.request_id: item.seq.request for item in output.scheduled}
         return [request for request in touched.values() if request.finish_reason is not None]
 
@@ -233,9 +240,10 @@ class StepUpdate:
             return "stop"
         if seq.token_ids[-1] in self._eos and not params.ignore_eos:
             return "stop"
-        if seq.num_output_tokens >= params.max_tokens:
+        known = len(seq.token_ids)
+        if known - seq.num_prompt_tokens >= params.max_tokens:
             return "length"
-        return "length" if len(seq.token_ids) >= self._scheduler.max_model_len else None
+        return "length" if known >= self._scheduler.max_model_len else None
 
     def _stops_at_text(self, seq: Sequence) -> bool:
         """Whether a stop string is complete; keeps the text before its first occurrence."""
