@@ -567,6 +567,7 @@ class Facts {
     this.requests.push({
       id: strings[id], label, priority: v[f.priority], arrival: v[f.arrival],
       maxTokens: v[f.max_tokens], event: i, spans: [{ kind: "waiting", from: i, to: -1 }],
+      places: 0,
     });
     this.addSequence(id, this.requests.length - 1, label, prompt.length, i);
     prompt.forEach((token, k) => this.addToken(this.sequences.at(-1), token, texts[k] ?? "", i));
@@ -578,7 +579,7 @@ class Facts {
     this.labels[strings[v[f.request_id]]] = strings[v[f.label]];
     this.requestOf.set(v[f.request_id], this.requests.length);
     this.requests.push({
-      id: strings[v[f.request_id]], label: strings[v[f.label]], rejected: true, event: i, spans: [],
+      id: strings[v[f.request_id]], label: strings[v[f.label]], rejected: true, event: i, spans: [], places: 0,
     });
     this.rejectedEvent.push(i);
   }
@@ -598,23 +599,36 @@ class Facts {
   noteRequestFinished(i) {
     this.finishedEvent.push(i);
     const request = this.requestOf.get(this.log.v[this.field.RequestFinished.request_id]);
-    const wasRunning = this.requests[request]?.spans.at(-1)?.kind === "running";
-    this.turn(request, wasRunning ? "held" : "", i);
+    this.turn(request, this.requests[request]?.places > 0 ? "held" : "", i);
+  }
+
+  noteRegionReserved(i) {
+    this.holds(this.requestOf.get(this.log.v[this.field.RegionReserved.request_id]), 1, i);
   }
 
   noteRegionReleased(i) {
-    this.noteHeld(this.requestOf.get(this.log.v[this.field.RegionReleased.request_id]), i);
+    this.holds(this.requestOf.get(this.log.v[this.field.RegionReleased.request_id]), -1, i);
+  }
+
+  noteBlockShared(i) {
+    this.holds(this.requestWith(this.log.v[this.field.BlockShared.seq_id]), 1, i);
   }
 
   noteBlockReleased(i) {
-    const sequence = this.sequences[this.sequenceOf.get(this.log.v[this.field.BlockReleased.seq_id])];
-    if (sequence) this.noteHeld(sequence.request, i);
+    this.holds(this.requestWith(this.log.v[this.field.BlockReleased.seq_id]), -1, i);
   }
 
-  /** Memory that a finished request gave back: it was held until here. */
-  noteHeld(request, i) {
-    const last = this.requests[request]?.spans.at(-1);
-    if (last?.kind === "held") last.to = i;
+  requestWith(seq) {
+    return this.sequences[this.sequenceOf.get(seq)]?.request;
+  }
+
+  /** A request has so many more places in memory; a finished one is gone with its last. */
+  holds(request, more, i) {
+    const one = this.requests[request];
+    if (!one) return;
+    one.places += more;
+    const last = one.spans.at(-1);
+    if (one.places === 0 && last?.kind === "held") last.to = i;
   }
 
   noteSequenceFinished() {
@@ -696,6 +710,7 @@ class Facts {
   }
 
   noteBlockAllocated(i) {
+    this.holds(this.requestWith(this.log.v[this.field.BlockAllocated.seq_id]), 1, i);
     this.noteFill(this.log.v[this.field.BlockAllocated.block_id], i);
   }
 
@@ -1337,7 +1352,7 @@ function plainValue(value, isFloat) {
 
 // ------------------------------------------------------------------------------------- palette
 
-export const OWNERS = {
+const OWNERS = {
   light: ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442"],
   dark: ["#4ba3e0", "#efb03a", "#2cc498", "#dd97be", "#7fc9f3", "#ff8c42", "#f3e95e"],
 };
@@ -2148,7 +2163,7 @@ export function stripLayout({ numBlocks, maxModelLen }, width, height) {
     break;
   }
   const down = Math.ceil(numBlocks / columns);
-  return { count: numBlocks, columns, pitchX: width / columns, pitchY: Math.min(56, (height - 4) / down) };
+  return { count: numBlocks, columns, pitchX: width / columns, pitchY: Math.min(72, (height - 4) / down) };
 }
 
 const HATCH_LINES = {
@@ -2426,7 +2441,7 @@ function drawUsage(canvas, { width, height, ratio }, { fold, theme, position }) 
   drawSeries(context, shape, owned, null, blue, shape.now);
 }
 
-export function drawSeries(context, { width, height, steps }, value, fillInk, lineInk, until) {
+function drawSeries(context, { width, height, steps }, value, fillInk, lineInk, until) {
   const stride = Math.max(1, Math.floor(steps / width));
   const x = (k) => (steps > 1 ? (k / (steps - 1)) * width : width);
   const y = (k) => height - 1 - value(k) * (height - 4);
@@ -2500,7 +2515,7 @@ function icon(name) {
 }
 
 const UNITS = ["event", "phase", "step"];
-export const SPEEDS = [0.5, 1, 2, 4, 8, 16, 32, 64];
+const SPEEDS = [0.5, 1, 2, 4, 8, 16, 32, 64];
 const UNITS_A_SECOND = 2; // at 1x
 const ANIMATION_MS = 240;
 const SETTLE_MS = 400;
@@ -2520,8 +2535,9 @@ function buildRegions(player) {
   const t = player.t;
   const regions = { root: h("div", { class: "gb" }) };
   regions.shell = h("div", { class: "gb-shell", tabindex: "0", role: "group", "aria-label": t("player") });
-  regions.requests = h("section", { class: "gb-card gb-requests", "aria-label": t("requests") });
-  regions.requestsTitle = h("h2", {}, t("requests"));
+  const requests = t(player.fold.layout.isPaged ? "requests" : "requests_regions");
+  regions.requests = h("section", { class: "gb-card gb-requests", "aria-label": requests });
+  regions.requestsTitle = h("h2", {}, requests);
   regions.sequences = h("div", { class: "gb-scroll", tabindex: "-1" });
   regions.requests.append(regions.requestsTitle, regions.sequences);
   buildPool(regions, player);
@@ -2718,10 +2734,10 @@ function sequenceView(player, request, number) {
   const fact = fold.facts.sequences[number];
   const isHost = !seq.table.length && seq.hostTable.length > 0;
   const table = isHost ? seq.hostTable : seq.table;
-  const deferral = fold.state.deferred?.request === request.number ? fold.deferral() : null;
+  const isDeferred = fold.state.deferred?.request === request.number;
   return {
     number, seq, fact, isHost, table, region: seq.region, status: statusLine(t, fold, request, seq),
-    waits: deferral ? waitWords(t, deferral) : "",
+    waits: isDeferred ? waitWords(t, fold) : "",
   };
 }
 
@@ -2746,9 +2762,15 @@ function neededSlots({ layout, facts }, number) {
 }
 
 /** Why a request was not admitted, in a few words. */
-export function waitWords(t, event) {
-  const { need, free, largest } = event;
-  return t(`waits_${event.reason.code}`, { need, free, largest, ...event.reason.values });
+export function waitWords(t, fold) {
+  const event = fold.deferral();
+  return t(`waits_${event.reason.code}`, waitValues(fold, event));
+}
+
+/** A deferral's values; of a batch as many members as run now, for the event is told only once. */
+export function waitValues({ state }, { need, free, largest, reason }) {
+  const values = { need, free, largest, ...reason.values };
+  return "running" in values ? { ...values, running: Math.max(1, state.running.length) } : values;
 }
 
 /** Sequences that hold memory outside the queues: finished ones of a batch, and spares. */
@@ -3950,7 +3972,7 @@ export function slotTexts(fold, place) {
 /** Who needs how many slots and was not admitted, or null. */
 export function needsOf(fold) {
   const event = fold.layout.isPaged ? null : fold.deferral();
-  return event && { who: fold.facts.labels[event.request_id] ?? event.request_id, need: event.need };
+  return event?.need > 0 ? { who: fold.facts.labels[event.request_id] ?? event.request_id, need: event.need } : null;
 }
 
 /** Arrows that show an event: source, destination (-1: out of the pool) and label. */

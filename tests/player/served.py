@@ -1,4 +1,4 @@
-"""The player alone in a page: a server on 127.0.0.1 and a Chromium that may go nowhere else."""
+"""The player or the comparison alone in a page: a server on 127.0.0.1 and a Chromium that may go nowhere else."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ __all__ = ["CHROMIUM", "launch", "opened", "serving"]
 
 CHROMIUM = Path("/usr/bin/chromium")
 _ASSETS = Path(__file__).parents[2] / "assets" / "player"
-_PAGE = Path(__file__).with_name("page.html")
+_PAGES = {"/": "page.html", "/compare": "compare.html"}
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html; charset=utf-8"}
 _ARGS = [
     "--no-sandbox",
@@ -37,7 +37,8 @@ def serving(data: Callable[[str], bytes]) -> Iterator[str]:
             if url.path == "/data":
                 body, kind = data(url.query), "application/octet-stream"
             else:
-                path = _PAGE if url.path == "/" else _ASSETS / url.path.strip("/")
+                page = _PAGES.get(url.path)
+                path = Path(__file__).with_name(page) if page else _ASSETS / url.path.strip("/")
                 body, kind = path.read_bytes(), _TYPES[path.suffix]
             self.send_response(200)
             self.send_header("Content-Type", kind)
