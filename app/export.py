@@ -6,6 +6,7 @@ not know what is drawn.
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -30,16 +31,21 @@ _CSS = """
 _WORDS = ("png", "svg", "csv", "png_help", "svg_help", "csv_help", "label")
 
 
-def chart(figure: go.Figure, key: str, say: Say) -> None:
+def chart(
+    figure: go.Figure, key: str, say: Say, controls: Callable[[], None] | None = None
+) -> None:
     """Draws the figure in a card.
 
     Args:
         figure: of `app.figures`.
         key: of this chart on its page: letters, digits and `_`; also the saved files' name.
         say: words in the visitor's language.
+        controls: paints widgets at the top of the card.
     """
     target = f"gbx_chart_{key}"
     with st.container(key=f"gbx-figure-{key}"):
+        if controls is not None:
+            controls()
         st.plotly_chart(figure, key=target, theme=None, config={"displayModeBar": False})
         _buttons(figure, target, key, say)
 

@@ -39,17 +39,27 @@ def words_of(say: Say) -> Words:
     return words
 
 
-def about(result: SimulationResult, say: Say) -> str:
-    """What a result's numbers are and on what: the line under every figure's title."""
-    known = {item.code: item.values for item in result.assumptions}
-    slots = result.summary.slots
-    return say(
-        "sim.source_line",
-        model=known.get("model", {}).get("model", "?"),
-        hardware=known.get("hardware", {}).get("hardware", "?"),
-        workload=_named(result),
-        slots=f"{slots:,}" if slots is not None else "∞",
-    )
+def about(results: Sequence[SimulationResult], say: Say) -> list[str]:
+    """What results' numbers are and on what: the lines under a figure's title.
+
+    Memories of one size differ by less than a block; such results share a line.
+    """
+    slots: dict[tuple[str, str, str], list[int]] = {}
+    for result in results:
+        known = {item.code: item.values for item in result.assumptions}
+        model = str(known.get("model", {}).get("model", "?"))
+        hardware = str(known.get("hardware", {}).get("hardware", "?"))
+        sizes = slots.setdefault((model, hardware, _named(result)), [])
+        if result.summary.slots is not None:
+            sizes.append(result.summary.slots)
+    return [
+        say(
+            "sim.source_line", model=model, hardware=hardware, workload=workload,
+            slots="–".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)}))
+            if sizes else "∞",
+        )
+        for (model, hardware, workload), sizes in slots.items()
+    ]  # fmt: skip
 
 
 def _named(result: SimulationResult) -> str:
@@ -68,7 +78,7 @@ def show_results(entries: Sequence[Entry], sets: Sequence[ResultSet], say: Say, 
         say: words in the visitor's language.
         lang: of the sentences of results.
     """
-    lines = list(dict.fromkeys(about(entry.result, say) for entry in entries))
+    lines = about([entry.result for entry in entries], say)
     st.html(_table(entries, lines, say))
     refused = [line for entry in entries for line in _refusals(entry, say, lang)]
     if refused:
@@ -105,58 +115,63 @@ def _charts(entries: Sequence[Entry], sets: Sequence[ResultSet], source: str, sa
 
 def _memory(entries: Sequence[Entry], runs: Sequence[systems.SystemRun], say: Say) -> None:
     """One system's memory over time, chosen above it."""
-    with st.container(key="gbx-sim-memory"):
-        names = [entry.name for entry in entries]
-        place = st.session_state.get("gbx_sim_memory", 0)
-        if place not in range(len(names)):
-            st.session_state["gbx_sim_memory"] = 0
-        chosen = st.selectbox(
+    names = [entry.name for entry in entries]
+    place = st.session_state.get("gbx_sim_memory", 0)
+    if place not in range(len(names)):
+        place = st.session_state["gbx_sim_memory"] = 0
+
+    def choose() -> None:
+        st.selectbox(
             say("sim.memory_of"), range(len(names)), key="gbx_sim_memory",
             format_func=names.__getitem__, label_visibility="collapsed",
         )  # fmt: skip
-    source = about(entries[chosen].result, say)
+
+    (source,) = about([entries[place].result], say)
     look = LOOKS[theme_name()]
-    figure = systems.memory(runs[chosen], look, words_of(say), about=source, kind="modelled")
-    chart(figure, "system_memory", say)
+    figure = systems.memory(runs[place], look, words_of(say), about=source, kind="modelled")
+    chart(figure, "system_memory", say, choose)
 
 
 # -------------------------------------------------------------------------------------- words
 
-_COLUMNS = ("running", "tokens", "waste", "speed", "ttft", "itl", "e2e", "finished", "refused",
-            "preempted", "hits")  # fmt: skip
+# What a table always says, and what only where there is something to say.
+_COLUMNS = ("running", "tokens", "waste", "speed", "ttft", "itl", "finished")
+_EXTRA = ("refused", "preempted", "hits")
 
 
 def _table(entries: Sequence[Entry], lines: Sequence[str], say: Say) -> str:
-    head = "".join(f"<th scope='col'>{escape(say(f'sim.col_{name}'))}</th>" for name in _COLUMNS)
-    rows = []
-    for entry in entries:
-        cells = "".join(f"<td>{escape(text)}</td>" for text in _cells(entry.result, say))
-        rows.append(f"<tr><th scope='row'>{escape(entry.name)}</th>{cells}</tr>")
+    rows = [_cells(entry.result) for entry in entries]
+    names = [*_COLUMNS, *(name for name in _EXTRA if any(row[name] for row in rows))]
+    head = "".join(f"<th scope='col'>{escape(say(f'sim.col_{name}'))}</th>" for name in names)
+    body = []
+    for entry, row in zip(entries, rows, strict=True):
+        cells = "".join(f"<td>{escape(row[name] or '–')}</td>" for name in names)
+        body.append(f"<tr><th scope='row'>{escape(entry.name)}</th>{cells}</tr>")
     caption = "<br>".join(escape(line) for line in lines)
     return (
         f'<div class="gbx-table" tabindex="0"><table><caption>{caption}</caption>'
         f"<thead><tr><th scope='col'>{escape(say('sim.col_system'))}</th>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
 
-def _cells(result: SimulationResult, say: Say) -> list[str]:
+def _cells(result: SimulationResult) -> dict[str, str]:
+    """A system's row; "" where there is nothing to say."""
     summary = result.summary
     parts, latency = summary.breakdown, summary.latency
     rate = summary.hit_rate if summary.hit_rate is not None else summary.token_hit_rate
-    return [
-        f"{summary.mean_running:.2f}",
-        f"{parts.tokens:.1%}",
-        f"{parts.unused + parts.tail + parts.hole:.1%}",
-        f"{summary.tokens_per_second:,.0f}",
-        _times(latency.ttft),
-        _times(latency.itl),
-        _times(latency.e2e),
-        f"{summary.finished:,} / {summary.requests:,}",
-        f"{summary.refused:,}",
-        f"{summary.preemptions:,}",
-        "–" if rate is None else f"{rate:.1%}",
-    ]
+    return {
+        "running": f"{summary.mean_running:.2f}",
+        "tokens": f"{parts.tokens:.1%}",
+        "waste": f"{parts.unused + parts.tail + parts.hole:.1%}",
+        "speed": f"{summary.tokens_per_second:,.0f}",
+        "ttft": _times(latency.ttft),
+        "itl": _times(latency.itl),
+        "finished": f"{summary.finished:,} / {summary.requests:,}",
+        "refused": f"{summary.refused:,}" if summary.refused else "",
+        "preempted": f"{summary.preemptions:,}" if summary.preemptions else "",
+        "hits": "" if rate is None else f"{rate:.1%}",
+    }
 
 
 def _times(spread: Spread) -> str:

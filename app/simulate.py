@@ -223,7 +223,8 @@ def _file_chosen() -> None:
 
 _SHEET = """
 .st-key-gbx-sim-page{flex-wrap:nowrap!important;gap:14px!important;align-items:flex-start}
-.st-key-gbx-sim-setup{flex:none;border:1px solid var(--gbx-line);border-radius:12px;
+.st-key-gbx-sim-setup{flex:none;position:sticky;top:8px;border-radius:12px;
+  border:1px solid var(--gbx-line);
   background:var(--gbx-card);padding:10px 16px 16px}
 .st-key-gbx-sim-results{min-width:0;flex:1 1 0}
 .st-key-gbx-sim-setup [data-testid="stCaptionContainer"] p{font-size:12px}
@@ -248,6 +249,7 @@ _SHEET = """
 .gbx-list{margin:0;padding-left:18px;font-size:13px;line-height:1.55;color:var(--gbx-text)}
 @media (max-width:760px){
   .st-key-gbx-sim-page{flex-direction:column}
+  .st-key-gbx-sim-setup{position:static}
   .st-key-gbx-sim-setup,.st-key-gbx-sim-results{width:100%!important;max-width:100%!important}
 }
 """

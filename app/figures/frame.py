@@ -4,8 +4,9 @@ It owns axes, margins, the legend's place and the line under the title. It does 
 drawn. A text that comes from a file or a visitor goes through `plain` first: Plotly reads a subset
 of HTML in its texts.
 
-`figure.layout.meta` is `{"kind": ...}`: measured, modelled or derived; a curve of another kind
-carries it as its own `meta`. The CSV (`app.figures.table`) says it in every row.
+`figure.layout.meta` is `{"kind": ...}`: measured, modelled, derived or published; a curve of
+another kind carries it as its own `meta`, a curve of several kinds one for each point. The CSV
+(`app.figures.table`) says it in every row.
 """
 
 import unicodedata
@@ -20,7 +21,7 @@ __all__ = ["Kind", "Words", "axis", "empty", "hatch", "plain", "source", "titled
 
 # A key of the caller's catalogue, and values, to words in the reader's language.
 Words = Callable[..., str]
-Kind = Literal["measured", "modelled", "derived"]
+Kind = Literal["measured", "modelled", "derived", "published"]
 
 _HEIGHT = 380
 _TOP, _LINE, _WIDTH = 50, 15, 62  # pixels above the plot, a line of the subtitle, its letters

@@ -18,7 +18,7 @@ __all__ = ["DELAYS", "SystemRun", "bars", "concurrency", "latency", "memory", "t
 DELAYS = ("ttft", "itl", "e2e")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _MARKS = ("circle", "square", "diamond", "cross", "triangle-up", "star")
-_BAR, _BARS = 46, 150  # pixels a bar, pixels of all that is not bars
+_BAR, _BARS = 50, 190  # pixels a bar, pixels of all that is not bars
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ def bars(
     *,
     about: str,
     kind: Kind,
+    kinds: Sequence[Kind] = (),
     title: str = "chart_systems",
 ) -> go.Figure:
     """One stacked bar a system: shares of all slots, in the paper's order.
@@ -59,6 +60,7 @@ def bars(
         words: of the caller's catalogue.
         about: what the numbers are, and on what.
         kind: of the numbers.
+        kinds: of each system's numbers, where they differ.
         title: key of the figure's title.
     """
     figure = empty(look, words(title), words("share"), "", _BARS + _BAR * len(means))
@@ -74,7 +76,7 @@ def bars(
             text=[f"{value:.1%}" if value >= 0.045 else "" for value in values],
             textposition="inside", insidetextanchor="middle", textangle=0,
             textfont={"size": 11, "weight": 650, "color": _ink(look, part)},
-            hovertemplate="%{x:.1%}",
+            hovertemplate="%{x:.1%}", meta=list(kinds) or None,
         )  # fmt: skip
     figure.update_layout(
         barmode="stack", bargap=0.32, hovermode="y unified", margin={"b": 92},
@@ -82,7 +84,7 @@ def bars(
         legend={"y": 0, "yref": "container", "yanchor": "bottom"},
     )  # fmt: skip
     figure.update_xaxes(range=[0, 1], tickformat=".0%")
-    figure.update_yaxes(autorange="reversed", title="")
+    figure.update_yaxes(autorange="reversed", title="", dtick=1)
     return source(figure, look, about, kind)
 
 

@@ -1,7 +1,7 @@
 """A figure's data as CSV: what is drawn, no more and no less.
 
 Curves and bars become one row a point, with the names of both axes and the kind of number
-(measured, modelled, derived). A map becomes a grid: a column a step, a row an address.
+(measured, modelled, derived, published). A map becomes a grid: a column a step, a row an address.
 """
 
 import csv
@@ -37,9 +37,10 @@ def _points(figure: go.Figure, trace: Any) -> Iterator[tuple[object, ...]]:
         return
     names = [_axis_title(figure, "x", trace.xaxis), _axis_title(figure, "y", trace.yaxis)]
     kind = trace.meta or figure.layout.meta["kind"]
-    for x, y in zip(trace.x, trace.y, strict=True):
+    kinds = [kind] * len(trace.x) if isinstance(kind, str) else kind
+    for x, y, each in zip(trace.x, trace.y, kinds, strict=True):
         if x is not None:
-            yield trace.name or "", names[0], x, names[1], "" if y is None else y, kind
+            yield trace.name or "", names[0], x, names[1], "" if y is None else y, each
 
 
 def _grid(figure: go.Figure, trace: Any) -> Iterator[list[object]]:
