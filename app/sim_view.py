@@ -6,10 +6,10 @@ come from files and visitors: they are escaped here, or made plain by the figure
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 import streamlit as st
 
+from app.cards import bullets, table
 from app.export import chart
 from app.figures import sweeps, systems
 from app.figures.frame import Words
@@ -82,8 +82,7 @@ def show_results(entries: Sequence[Entry], sets: Sequence[ResultSet], say: Say, 
     st.html(_table(entries, lines, say))
     refused = [line for entry in entries for line in _refusals(entry, say, lang)]
     if refused:
-        items = "".join(f"<li>{escape(line)}</li>" for line in refused)
-        st.html(f'<div class="gbx-note" role="note"><ul class="gbx-list">{items}</ul></div>')
+        st.html(f'<div class="gbx-note" role="note">{bullets(refused)}</div>')
     _charts(entries, sets, " | ".join(lines[:2]), say)
     _assumptions(entries, sets, say, lang)
 
@@ -142,17 +141,12 @@ _EXTRA = ("refused", "preempted", "hits")
 def _table(entries: Sequence[Entry], lines: Sequence[str], say: Say) -> str:
     rows = [_cells(entry.result) for entry in entries]
     names = [*_COLUMNS, *(name for name in _EXTRA if any(row[name] for row in rows))]
-    head = "".join(f"<th scope='col'>{escape(say(f'sim.col_{name}'))}</th>" for name in names)
-    body = []
-    for entry, row in zip(entries, rows, strict=True):
-        cells = "".join(f"<td>{escape(row[name] or '–')}</td>" for name in names)
-        body.append(f"<tr><th scope='row'>{escape(entry.name)}</th>{cells}</tr>")
-    caption = "<br>".join(escape(line) for line in lines)
-    return (
-        f'<div class="gbx-table" tabindex="0"><table><caption>{caption}</caption>'
-        f"<thead><tr><th scope='col'>{escape(say('sim.col_system'))}</th>{head}</tr></thead>"
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
+    head = [say("sim.col_system"), *(say(f"sim.col_{name}") for name in names)]
+    body = [
+        [entry.name, *(row[name] or "–" for name in names)]
+        for entry, row in zip(entries, rows, strict=True)
+    ]
+    return table(lines, head, body)
 
 
 def _cells(result: SimulationResult) -> dict[str, str]:
@@ -209,5 +203,4 @@ def _assumptions(entries: Sequence[Entry], sets: Sequence[ResultSet], say: Say, 
         lines += [say("sim.made_by", command=found.command) for found in sets if found.command]
         seconds = sum(entry.result.summary.wall_seconds for entry in entries)
         lines.append(say("sim.wall", seconds=f"{seconds:.1f}"))
-        items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-        st.html(f'<ul class="gbx-list">{items}</ul>')
+        st.html(bullets(lines))

@@ -12,6 +12,7 @@ from html import escape
 import streamlit as st
 
 from app import nav, sim_runs, state
+from app.cards import SHEET
 from app.sim_form import plan_of, show_form, system_title
 from app.sim_sets import ResultSet, open_set, shipped
 from app.sim_view import Entry, show_results
@@ -38,7 +39,7 @@ def show() -> None:
     """Paints the page."""
     lang = state.language()
     say = state.say(lang)
-    nav.style(_SHEET)
+    nav.style(SHEET + _SHEET)
     nav.header("simulate", lang, lambda: None)
     st.html(
         f'<div class="gbx-about"><b>{escape(say("sim.title"))}</b> · {escape(say("sim.about"))}'
@@ -120,7 +121,7 @@ def _paint_progress(job: sim_runs.Job, lang: str, was_alive: bool) -> None:
         return
     progress = job.progress
     inner = progress.inner
-    with st.container(key="gbx-sim-progress"):
+    with st.container(key="gbx-card-progress"):
         text = say(
             "sim.progress", part=progress.part + 1, parts=progress.parts,
             system=system_title(progress.system, say), done=inner.done if inner else 0,
@@ -229,24 +230,6 @@ _SHEET = """
 .st-key-gbx-sim-results{min-width:0;flex:1 1 0}
 .st-key-gbx-sim-setup [data-testid="stCaptionContainer"] p{font-size:12px}
 .st-key-gbx-sim-setup [data-testid="stExpander"] details{border-radius:12px}
-.st-key-gbx-sim-progress{border:1px solid var(--gbx-line);border-radius:12px;
-  background:var(--gbx-card);padding:10px 16px 12px}
-.gbx-tag{display:inline-block;font-size:11px;font-weight:650;letter-spacing:.04em;
-  color:var(--gbx-muted);border:1px dashed var(--gbx-muted);border-radius:999px;padding:2px 10px}
-.gbx-table{border:1px solid var(--gbx-line);border-radius:12px;background:var(--gbx-card);
-  padding:10px 14px 12px;overflow-x:auto}
-.gbx-table table{border-collapse:collapse;width:100%;font-size:13px;color:var(--gbx-text);
-  font-variant-numeric:tabular-nums;margin:0}
-.gbx-table th,.gbx-table td{padding:5px 10px;border:0;border-bottom:1px solid var(--gbx-line);
-  text-align:right;white-space:nowrap;font-weight:400}
-.gbx-table thead th{font-size:11.5px;color:var(--gbx-muted);vertical-align:bottom;
-  white-space:normal;min-width:62px}
-.gbx-table tbody th,.gbx-table thead th:first-child{text-align:left}
-.gbx-table tbody th{font-weight:650}
-.gbx-table tbody tr:last-child>*{border-bottom:0}
-.gbx-table caption{caption-side:top;text-align:left;font-size:12px;color:var(--gbx-muted);
-  padding:0 0 6px}
-.gbx-list{margin:0;padding-left:18px;font-size:13px;line-height:1.55;color:var(--gbx-text)}
 @media (max-width:760px){
   .st-key-gbx-sim-page{flex-direction:column}
   .st-key-gbx-sim-setup{position:static}

@@ -1,0 +1,189 @@
+"""The paper page: what PagedAttention's paper published, beside what this engine comes to.
+
+It owns the page's order, the recorded reproductions, and running one again. Every number says
+whether it is published, modelled, counted on a real model, or derived. A part whose recording is
+missing says so and can still be run.
+"""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from app import nav, paper_view, state, tasks
+from app.cards import SHEET
+from app.state import Say
+from core.errors import GlassblockError
+from core.workload import paper
+
+__all__ = ["show"]
+
+_FOLDER = Path(__file__).parents[1] / "assets" / "results"
+_TICK = 0.5
+_SHARING_REQUESTS = 200
+Tell = Callable[[float], None]
+
+
+def show() -> None:
+    """Paints the page."""
+    lang = state.language()
+    say = state.say(lang)
+    nav.style(SHEET)
+    nav.header("paper", lang, lambda: None)
+    st.html(
+        f'<div class="gbx-about"><b>{escape(say("paper.title"))}</b> · '
+        f"{escape(say('paper.about'))}</div>"
+    )
+    notice = state.take_notice()
+    if notice is not None:
+        nav.note(notice.sentence(lang), is_error=True)
+    _part("figure2", say, lang, lambda plain: paper_view.show_figure2(plain, say, lang))
+    _title("table1", say, say("paper.derived"))
+    paper_view.show_table1(paper.table1().to_json(), say, lang)
+    _part("sharing", say, lang, lambda plain: paper_view.show_sharing(plain, say, lang))
+    _part("blocks", say, lang, lambda plain: _blocks(plain, say, lang))
+
+
+def _blocks(plain: dict[str, Any], say: Say, lang: str) -> None:
+    paper_view.show_blocks(plain, _current("attention"), say, lang)
+    _button("attention", say)
+    st.fragment(_paint_progress, run_every=_TICK if _working("attention") else None)(
+        "attention", lang, _working("attention")
+    )
+
+
+def _part(name: str, say: Say, lang: str, draw: Callable[[dict[str, Any]], None]) -> None:
+    """One reproduction: its title and where it comes from, the drawing, notes, "run again"."""
+    plain = _current(name)
+    _title(name, say, _origin(name, say))
+    if plain is None:
+        nav.note(say("paper.no_recording"))
+    else:
+        draw(plain)
+        paper_view.show_notes(plain, lang)
+    _button(name, say)
+    alive = _working(name)
+    st.fragment(_paint_progress, run_every=_TICK if alive else None)(name, lang, alive)
+
+
+def _title(name: str, say: Say, origin: str) -> None:
+    st.html(
+        f'<h2 class="gbx-part" id="{name}">{escape(say(f"paper.part_{name}"))}'
+        f"<span>{escape(origin)}</span></h2>"
+    )
+
+
+def _origin(name: str, say: Say) -> str:
+    if name in _made():
+        return say("paper.made_here")
+    return say("paper.made_before", command=f"glassblock simulate --paper {name} --json")
+
+
+# ---------------------------------------------------------------------------------- run again
+
+
+def _button(name: str, say: Say) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.button(
+            say(f"paper.again_{name}"), key=f"gbx_paper_{name}", disabled=_working(name),
+            on_click=_start, args=(name,), help=say(f"paper.again_{name}_help"),
+        )  # fmt: skip
+
+
+def _start(name: str) -> None:
+    try:
+        _tasks()[name] = tasks.start(_WORK[name])
+    except GlassblockError as fault:
+        state.set_notice(fault)
+
+
+def _paint_progress(name: str, lang: str, was_alive: bool) -> None:
+    """The task's share; when it is over its result is kept and the page painted again."""
+    say = state.say(lang)
+    task = _tasks().get(name)
+    if task is None:
+        return
+    task.look()
+    if task.is_running:
+        with st.container(key=f"gbx-card-progress-{name}"):
+            st.progress(task.share, text=say("paper.progress", share=f"{task.share:.0%}"))
+            st.button(say("stop"), key=f"gbx_paper_stop_{name}", on_click=task.stop)
+        return
+    if task.state == "done" and task.result is not None:
+        _made()[name] = task.result
+    if was_alive:
+        st.rerun()
+    if task.fault is not None:
+        nav.note(task.fault.sentence(lang), is_error=True)
+    elif task.state == "stopped":
+        nav.note(say("paper.stopped"))
+
+
+def _working(name: str) -> bool:
+    task = _tasks().get(name)
+    return task is not None and task.is_running
+
+
+def _tasks() -> dict[str, tasks.Task[dict[str, Any]]]:
+    found: dict[str, tasks.Task[dict[str, Any]]] = st.session_state.setdefault("gbx_paper_jobs", {})
+    return found
+
+
+def _made() -> dict[str, dict[str, Any]]:
+    """What the visitor has run again."""
+    found: dict[str, dict[str, Any]] = st.session_state.setdefault("gbx_paper_made", {})
+    return found
+
+
+def _figure2(tell: Tell) -> dict[str, Any]:
+    return paper.figure2(tell).to_json()
+
+
+def _blocks_again(tell: Tell) -> dict[str, Any]:
+    return paper.blocks(tell).to_json()
+
+
+def _sharing(tell: Tell) -> dict[str, Any]:
+    """Samples again; beams need a real model for many minutes, so theirs stay as recorded."""
+    made = paper.sharing(None, tell, requests=_SHARING_REQUESTS).to_json()
+    before = _recorded("sharing") or {"rows": [], "notes": []}
+    beams = [row for row in before["rows"] if row["kind"] == "beams"]
+    known = {note["code"] for note in made["notes"]}
+    notes = [note for note in before["notes"] if note["code"] not in known]
+    kept = [note for note in made["notes"] if not (beams and note["code"] == "no_beams")]
+    return {**made, "rows": [*made["rows"], *beams], "notes": [*kept, *notes]}
+
+
+def _attention(tell: Tell) -> dict[str, Any]:
+    from core.exec.attention_sweep import measure  # loads torch
+
+    repeats = 21
+    sweep = measure(repeats=repeats, on_turn=lambda turn: tell(turn / repeats))
+    plain: dict[str, Any] = json.loads(sweep.to_json())
+    return plain
+
+
+_WORK: dict[str, Callable[[Tell], dict[str, Any]]] = {
+    "figure2": _figure2,
+    "sharing": _sharing,
+    "blocks": _blocks_again,
+    "attention": _attention,
+}
+
+
+def _current(name: str) -> dict[str, Any] | None:
+    """What the visitor made, else the recording, else nothing."""
+    return _made().get(name) or _recorded(name)
+
+
+@cache
+def _recorded(name: str) -> dict[str, Any] | None:
+    path = _FOLDER / f"paper_{name}.json"
+    if not path.is_file():
+        return None
+    plain: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return plain
