@@ -38,7 +38,7 @@ from core.workload.requests import Workload
 from core.workload.synthetic import retime
 from core.workload.tables import render_table
 
-__all__ = ["SYSTEMS", "Figure2", "Figure2Row", "Shares", "figure2"]
+__all__ = ["SYSTEMS", "Figure2", "Figure2Row", "Meter", "Shares", "figure2"]
 
 _RATE = 2.0
 _CLOSE = 5.0  # percentage points within which a share counts as reproduced
@@ -170,10 +170,10 @@ def _part_of(progress: Progress | None, start: float) -> Progress:
 
 
 def _row(system: str, full: Workload, paced: Workload, progress: Progress) -> Figure2Row:
-    busy = _Meter(system, lambda meter: meter.waits and meter.ended >= _YOUNG * len(full))
+    busy = Meter(system, lambda meter: meter.waits and meter.ended >= _YOUNG * len(full))
     busy.run(full, lambda done: progress(done / 2))
     first, last = _YOUNG * paced.duration, paced.duration
-    steady = _Meter(system, lambda meter: first <= meter.clock <= last)
+    steady = Meter(system, lambda meter: first <= meter.clock <= last)
     steady.run(paced, lambda done: progress((1 + done) / 2))
     if not (busy.mean_running and steady.mean_running):
         raise WorkloadError("paper_too_few", requests=len(full))
@@ -184,13 +184,13 @@ def _row(system: str, full: Workload, paced: Workload, progress: Progress) -> Fi
     )  # fmt: skip
 
 
-class _Meter:
+class Meter:
     """Averages over modelled time of what an engine holds, at the moments that count.
 
     Moments are forwards: memory is held and nothing has been released yet.
     """
 
-    def __init__(self, system: str, counts: Callable[["_Meter"], bool]) -> None:
+    def __init__(self, system: str, counts: Callable[["Meter"], bool]) -> None:
         self._counts = counts
         self._sums = [0.0, 0.0, 0.0]  # slots x seconds: written, reserved, held and never written
         self._running = self._seconds = 0.0

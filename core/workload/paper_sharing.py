@@ -195,5 +195,10 @@ def _beams(build: BuildEngine, workload: Workload, width: int) -> tuple[int, int
 
 
 def _notes(build: BuildEngine | None) -> tuple[Note, ...]:
-    notes = [Note("saved", {}), Note("lengths", {"limit": CONTEXT}), Note("samples", {})]
+    notes = [
+        Note("saved", {}),
+        Note("lengths", {"limit": CONTEXT}),
+        Note("samples", {}),
+        Note("short_prompts", {}),
+    ]
     return (*notes, Note("beams" if build is not None else "no_beams", {}))

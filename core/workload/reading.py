@@ -31,7 +31,7 @@ __all__ = [
     "parsed",
 ]
 
-_MAX_TOKENS = 1 << 30
+_MAX_TOKENS = 1 << 20  # `SamplingParams` takes no longer answer, and no model a longer context
 _MAX_LINE = 16 << 20  # characters; one request's line is thousands
 _HEAD = 1 << 16
 _PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"(\xb5/\xfd")  # gz zip bz2 xz zst
@@ -243,7 +243,9 @@ def count_of(value: object, column: str, low: int = 1) -> int:
         if digits.isascii() and digits.isdigit():
             whole = int(text.removesuffix(".0"))
     if whole is None or not low <= whole <= _MAX_TOKENS:
-        raise BadRow("workload_count", column=column, found=_shown(value), low=low)
+        raise BadRow(
+            "workload_count", column=column, found=_shown(value), low=low, high=_MAX_TOKENS
+        )
     return whole
 
 

@@ -26,7 +26,7 @@ def estimate_tokens(text: str) -> int:
 
 def read(file: IO[str], count: Callable[[str], int]) -> Iterator[Entry]:
     """The requests of a file, each with the line where its conversation starts."""
-    return parsed(_elements(file.read()), lambda element: _request(element, count))
+    yield from parsed(_elements(file.read()), lambda element: _request(element, count))
 
 
 def _elements(text: str) -> Iterator[tuple[int, Any]]:

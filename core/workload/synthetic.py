@@ -95,8 +95,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "output_mean": (1.0, 1e7),
     "prompt_cv": (0.01, 5.0),
     "output_cv": (0.01, 5.0),
-    "max_total": (2, 1 << 30),
-    "shared_prefix": (0, 1 << 24),
+    "max_total": (2, 1 << 20),
+    "shared_prefix": (0, 1 << 20),
     "groups": (1, 1 << 20),
     "seed": (0, (1 << 63) - 1),
 }

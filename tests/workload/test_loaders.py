@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from core.errors import ConfigError, WorkloadError
 from core.text import catalogue
@@ -155,6 +157,7 @@ BAD = [
     ("burstgpt", BURST.replace("45.5", "-1"), 4, "workload_time", "-1"),
     ("burstgpt", BURST.replace("417", "0"), 4, "workload_count", "Request tokens"),
     ("burstgpt", BURST.replace("417", "4.5"), 4, "workload_count", "4.5"),
+    ("lengths", LENGTHS.replace("11", "1048577"), 4, "workload_count", "to 1048576"),
     ("lengths", LENGTHS.replace("11", "1e9"), 4, "workload_count", "1e9"),
     ("lengths", LENGTHS.replace("11", "9" * 5000), 4, "workload_count", "999"),
     ("lengths", LENGTHS.replace("6,11", '6,"11'), 4, "workload_cells", "2"),
@@ -263,3 +266,29 @@ def test_the_public_traces_have_their_published_figures() -> None:
     assert (len(mooncake), len(names), len(set(names))) == (12031, 288500, 182790)
     azure.check()
     mooncake.check()
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    format=st.sampled_from(FORMATS),
+    skip=st.booleans(),
+    cuts=st.lists(
+        st.tuples(st.integers(0, 700), st.integers(0, 12), st.binary(max_size=6)), max_size=4
+    ),
+)
+def test_whatever_a_file_holds_it_loads_or_is_refused(
+    tmp_path_factory: pytest.TempPathFactory,
+    format: str,
+    skip: bool,
+    cuts: list[tuple[int, int, bytes]],
+) -> None:
+    content = GOOD[format].encode()
+    for place, length, other in cuts:
+        content = content[:place] + other + content[place + length :]
+    path = tmp_path_factory.getbasetemp() / "mangled"
+    path.write_bytes(content)
+    for kind in (format, "auto"):
+        try:
+            load_workload(path, kind, skip_bad_rows=skip).check()
+        except WorkloadError as error:
+            assert "mangled" in str(error)

@@ -12,8 +12,8 @@ from core.errors import WorkloadError
 from core.request import SamplingParams
 from core.text import LANGUAGES
 from core.workload import paper
-from core.workload.paper_figure2 import SYSTEMS, Figure2
-from core.workload.paper_runs import SLOTS, backlog, drive, paper_config, paper_cost, sim_engine
+from core.workload.paper_figure2 import SYSTEMS, Figure2, Meter
+from core.workload.paper_runs import SLOTS, backlog, paper_config, paper_cost, sim_engine
 from core.workload.paper_sharing import table_entries
 from core.workload.simulate import Simulation
 from core.workload.tables import render_table
@@ -73,13 +73,22 @@ def test_every_share_of_figure_2_is_within_five_points_of_the_published_one() ->
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_two_accounts_of_a_run_agree(system: str) -> None:
     """The simulator measures on its own, from regions and pools; ours from sums of lengths."""
-    workload, config = backlog("sharegpt", 60, 1), paper_config(system)
-    result = Simulation(workload, config, paper_cost()).run()
-    engine, runner = sim_engine(config, paper_cost())
-    clocks = list(drive(engine, runner, workload))
-    assert result.summary.steps == len(clocks)
-    assert result.summary.simulated_seconds == pytest.approx(clocks[-1])
-    assert result.summary.preemptions == engine.scheduler.num_preemptions
+    workload = backlog("sharegpt", 60, 1)
+    theirs = Simulation(workload, paper_config(system), paper_cost()).run().summary
+    meter = Meter(system, lambda meter: True)
+    meter.run(workload, lambda done: None)
+    ours, parts = meter.shares(), theirs.breakdown
+    assert theirs.simulated_seconds == pytest.approx(meter.clock)
+    assert theirs.preemptions == meter.preemptions
+    assert theirs.mean_running == pytest.approx(meter.mean_running)
+    slots = 983 * 16 if system == "paged" else SLOTS
+    for mine, other in (
+        (ours.tokens, parts.tokens),
+        (ours.reserved, parts.reserved),
+        (ours.unused, parts.unused + parts.tail),
+        (ours.other, parts.hole + parts.free + parts.cached),
+    ):
+        assert mine == pytest.approx(100 * other * slots / SLOTS, abs=0.01)
 
 
 def test_samples_share_the_full_blocks_of_their_prompt() -> None:
