@@ -16,7 +16,6 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 
-from core.cache.contiguous import RegionManager
 from core.cache.interface import PrefixMatch
 from core.cache.manager import BlockManager
 from core.checks import check_number
@@ -31,6 +30,7 @@ from core.trace.trace import Trace
 from core.workload.names import PrefixNames
 from core.workload.requests import Workload
 from core.workload.sim_gauges import LogHistogram, TimeAverages, spread_of
+from core.workload.sim_memory import slots_by_state
 from core.workload.sim_result import Latency, Refusal, SimulationResult, Summary
 
 __all__ = ["MAX_TRACED_TOKENS", "Simulation", "SimulationProgress", "simulate"]
@@ -255,6 +255,7 @@ class Simulation:
         self._names.forget(request_id)
         if self.engine.recorder is None:
             self.engine.forget(request_id)
+            request.finished.clear()  # its sequences hold it in turn: a cycle would linger
 
     # --------------------------------------------------------------- measuring
 
@@ -290,73 +291,9 @@ class Simulation:
         )  # fmt: skip
 
     def _parts(self, step: tuple[SchedulerOutput, StepLoad] | None) -> tuple[int, ...]:
-        """Slots by state, in the order of `PARTS`, as the step's forward leaves them."""
-        manager = self.engine.manager
-        if isinstance(manager, RegionManager):
-            parts = self._region_parts(manager, step)
-        else:
-            assert isinstance(manager, BlockManager)
-            parts = self._block_parts(manager, step)
+        parts = slots_by_state(self.engine, step, keep_free=not self._unlimited)
         self._peak_owned = max(self._peak_owned, sum(parts[:4]))
         return parts
-
-    def _block_parts(
-        self, manager: BlockManager, step: tuple[SchedulerOutput, StepLoad] | None
-    ) -> tuple[int, ...]:
-        pool, size = manager.pool, self.engine.config.block_size
-        owned = pool.num_usable - pool.num_free
-        written = reserved = 0
-        if step is not None:
-            output, load = step
-            written = self._written(manager, output, load, owned)
-            if load.sampled < load.sequences:
-                reserved = _still_to_write(manager, output, size)
-        cached = pool.num_cached_free
-        free = 0 if self._unlimited else pool.num_free - cached
-        tail = owned * size - written - reserved
-        return written, reserved, 0, tail, cached * size, 0, free * size
-
-    def _written(
-        self, manager: BlockManager, output: SchedulerOutput, load: StepLoad, owned: int
-    ) -> int:
-        """Slots that hold a token after this step's forward; a shared one counts once."""
-        shared = sum(map(len, manager.tables.values())) - owned
-        if self.engine.config.semantics == "paper" and shared:
-            return manager.written_slots(self.engine.scheduler.holders()) + load.tokens
-        written = load.context
-        if load.sequences < len(manager.tables):  # somebody runs without a token in this step
-            busy = {item.seq.seq_id for item in output.scheduled}
-            holders = self.engine.scheduler.holders()
-            written += sum(s.num_computed_tokens for s in holders if s.seq_id not in busy)
-        return written - shared * self.engine.config.block_size  # "v1" shares full blocks only
-
-    def _region_parts(
-        self, manager: RegionManager, step: tuple[SchedulerOutput, StepLoad] | None
-    ) -> tuple[int, ...]:
-        ends = {i.seq.seq_id: i.start + i.num_tokens for i in step[0].scheduled} if step else {}
-        limit = self.engine.scheduler.max_model_len
-        written = reserved = unused = rounding = 0
-        for seq in self.engine.scheduler.holders():
-            region = manager.regions[seq.seq_id]
-            end = ends.get(seq.seq_id, seq.num_computed_tokens)
-            last = min(seq.num_prompt_tokens + seq.request.params.max_tokens, limit) - 1
-            written += end
-            reserved += last - end
-            unused += region.length - last
-            rounding += region.size - region.length
-        hole = self._unusable(manager)
-        free = manager.space.num_free - hole
-        return written, reserved, unused, 0, 0, rounding + hole, free
-
-    def _unusable(self, manager: RegionManager) -> int:
-        """Free slots in pieces too small for whoever comes next."""
-        space, waiting = manager.space, self.engine.scheduler.waiting
-        if manager.config.reserve == "max":
-            limit = self.engine.scheduler.max_model_len
-            return sum(size for _, size in space.pieces() if size < limit)
-        if len(waiting) and manager.reservation(waiting.first()) > space.largest:
-            return space.num_free
-        return 0
 
     # ----------------------------------------------------------------- results
 
@@ -448,13 +385,3 @@ def simulate(
         rate_scale=rate_scale,
     )
     return simulation.run(progress, cancel)
-
-
-def _still_to_write(manager: BlockManager, output: SchedulerOutput, block_size: int) -> int:
-    """Slots in blocks of half-computed prompts that the rest of the prompt will fill."""
-    total = 0
-    for item in output.scheduled:
-        if not item.samples:
-            capacity = len(manager.tables[item.seq.seq_id]) * block_size
-            total += min(len(item.seq.token_ids), capacity) - item.start - item.num_tokens
-    return total
