@@ -10,7 +10,7 @@ from core.config import EngineConfig
 from core.engine import Engine
 from core.exec.build import build_engine, describe, num_threads, use_threads
 from core.exec.model import LoadedModel, load_model
-from core.exec.runner import block_bytes
+from core.exec.runner import OnLogits, block_bytes
 
 __all__ = ["RealBackend"]
 
@@ -36,7 +36,19 @@ class RealBackend:
         """Bytes of one block over all layers."""
         return block_bytes(self._loaded.info, block_size)
 
-    def build(self, config: EngineConfig, title: Mapping[str, str]) -> Engine:
+    def build(self, config: EngineConfig, title: Mapping[str, str], first_step: int = 0) -> Engine:
         """An engine with its own pool, to be stepped in the calling thread."""
+        return self.build_watched(config, first_step, None, title)
+
+    def build_watched(
+        self,
+        config: EngineConfig,
+        first_step: int,
+        on_logits: OnLogits | None,
+        title: Mapping[str, str] | None = None,
+    ) -> Engine:
+        """The same, with an eye on the logits."""
         use_threads(self._threads)  # the count belongs to a thread
-        return build_engine(self._loaded, config, title=title)
+        return build_engine(
+            self._loaded, config, title=title, first_step=first_step, on_logits=on_logits
+        )

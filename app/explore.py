@@ -1,4 +1,4 @@
-"""The Explore page: a slim header, the player, and below it texts, files and charts.
+"""The Explore page: the player, and below it texts, files and charts.
 
 It owns the page's order. The player stands inside a fragment, so a growing live run repaints it
 alone. Everything shown comes from a trace; user text is escaped, never markup.
@@ -9,17 +9,18 @@ from pathlib import Path
 
 import streamlit as st
 
-from app import models, state
+from app import models, nav, state
 from app.answers import Answer, Line, answers
+from app.comparing import lane_of
 from app.live import Progress, Session
 from app.panel import plan_of, reset, show_panel
 from app.player.component import Cursor, player
 from app.shown import Shown, open_upload, recorded, recorded_names
 from app.state import Say
-from app.theme import LOOKS, css, theme_name
+from app.theme import LOOKS, theme_name
 from core.errors import GlassblockError, LimitError
 from core.text import LANGUAGES, catalogue, sentence
-from core.workload.scenario import Scenario, find_scenario, scenario_names
+from core.workload.scenario import Arrival, Scenario, find_scenario, scenario_names
 
 __all__ = ["show"]
 
@@ -28,7 +29,6 @@ _PATIENCE = 5.0  # seconds that "stop" waits for the engine's step
 _BUILD = 1.0  # seconds that the page waits for a run's engine before it paints
 _TICK = 0.4  # seconds between two paintings of a live run
 _MODEL_DELAY = 1.5  # lets the first page's files out before torch is imported
-_LANGUAGE_NAMES = {"en": "English", "zh": "中文"}
 _FILE_TYPES = ["jsonl", "gz"]
 
 
@@ -36,13 +36,13 @@ def show() -> None:
     """Paints the page."""
     lang = state.language()
     say = state.say(lang)
-    st.html(css(theme_name()))
+    nav.style()
     try:
         session = state.registry().session(state.token())
     except LimitError as fault:
-        _note(fault.sentence(lang), is_error=True)
+        nav.note(fault.sentence(lang), is_error=True)
         return
-    scenario = _header(session, say, lang)
+    scenario = nav.header("explore", lang, lambda: _controls(session, say, lang))
     shown = _current(session, scenario.name, lang)
     _about(scenario, shown, say, lang)
     _notices(session, lang)
@@ -54,27 +54,10 @@ def show() -> None:
 # ------------------------------------------------------------------------------------- header
 
 
-def _header(session: Session, say: Say, lang: str) -> Scenario:
-    with st.container(key="gbx-header", horizontal=True, vertical_alignment="center", gap="small"):
-        st.html(
-            '<div class="gbx-brand">glassblock'
-            f'<span class="gbx-tab">{escape(say("explore"))}</span></div>',
-            width="content",
-        )
-        scenario = _scenario_choice(session, say, lang)
-        _live_button(session, scenario, say, lang)
-        st.space("stretch")
-        _pill(lang)
-        st.selectbox(
-            say("language"), LANGUAGES, index=LANGUAGES.index(lang), key="gbx_lang", width=112,
-            format_func=_LANGUAGE_NAMES.__getitem__, label_visibility="collapsed",
-            on_change=_language_chosen,
-        )  # fmt: skip
+def _controls(session: Session, say: Say, lang: str) -> Scenario:
+    scenario = _scenario_choice(session, say, lang)
+    _live_button(session, scenario, say, lang)
     return scenario
-
-
-def _language_chosen() -> None:
-    st.query_params["lang"] = st.session_state["gbx_lang"]
 
 
 def _scenario_choice(session: Session, say: Say, lang: str) -> Scenario:
@@ -137,41 +120,6 @@ def _stop_pressed() -> None:
         run.wait(_PATIENCE)
 
 
-def _pill(lang: str) -> None:
-    """The model's state; it asks again every second until the load is over."""
-    waiting = models.shared().status.state in ("idle", "loading")
-    st.fragment(_paint_pill, run_every=1.0 if waiting else None)(lang, waiting)
-
-
-def _paint_pill(lang: str, waiting: bool) -> None:
-    say = state.say(lang)
-    holder = models.shared()
-    status = holder.status
-    if status.state == "ready" and holder.backend is not None:
-        text, kind = _model_line(holder.backend.facts, say, measured=True), "ready"
-    elif status.state == "failed":
-        text, kind = status.fault.sentence(lang) if status.fault else "", "failed"
-    else:
-        text, kind = say("model_loading"), "loading"
-    st.html(
-        f'<div class="gbx-pill gbx-{kind}" data-model="{kind}" role="status"'
-        f' title="{escape(text)}">'
-        f"<i></i><span>{escape(text)}</span></div>",
-        width="content",
-    )
-    if waiting and kind != "loading":
-        st.rerun()
-
-
-def _model_line(facts: object, say: Say, *, measured: bool) -> str:
-    values = facts if isinstance(facts, dict) else {}
-    name = str(values.get("name", "?")).removesuffix("-Instruct")
-    dtype = str(values.get("dtype", "")).replace("bfloat", "bf").replace("float", "fp")
-    device = str(values.get("device", "")).upper()
-    parts = [name, dtype, device, say("measured" if measured else "simulated")]
-    return " · ".join(part for part in parts if part)
-
-
 # ------------------------------------------------------------------------------------- player
 
 
@@ -186,7 +134,7 @@ def _current(session: Session, name: str, lang: str) -> Shown | None:
     try:
         return recorded(name)
     except GlassblockError as fault:
-        _note(fault.sentence(lang), is_error=True)
+        nav.note(fault.sentence(lang), is_error=True)
         return None
 
 
@@ -198,7 +146,7 @@ def _about(scenario: Scenario, shown: Shown | None, say: Say, lang: str) -> None
     title = str(titles.get(lang) or titles.get("en") or say("untitled"))
     about = scenario.about.get(lang) or scenario.about["en"] if titles == scenario.title else ""
     header = shown.trace.header
-    facts = _model_line(dict(header.model), say, measured=header.measured)
+    facts = nav.model_line(header.model, say, measured=header.measured)
     # While a run grows its progress stands in the second line, so that nothing jumps.
     second = "" if shown.is_live else f"<br>{escape(about) or '&nbsp;'}"
     st.html(
@@ -216,9 +164,9 @@ def _notices(session: Session, lang: str) -> None:
     if notice is None and session.run is not None:
         notice = session.run.fault
     if notice is not None:
-        _note(notice.sentence(lang), is_error=True)
+        nav.note(notice.sentence(lang), is_error=True)
     elif session.warning:
-        _note(session.warning, is_error=True)
+        nav.note(session.warning, is_error=True)
 
 
 def _stage(session: Session, name: str, lang: str, painted: Shown | None) -> None:
@@ -244,6 +192,8 @@ def _paint_stage(session: Session, name: str, lang: str, was_alive: bool, painte
             shown.log, key=f"player-{shown.key}", lang=lang, theme="auto", height=_HEIGHT,
             start=shown.opening, is_live=shown.is_live,
         )  # fmt: skip
+        if cursor is not None:
+            st.session_state["gbx_explore_at"] = {shown.key: cursor.step}
         if not was_alive:
             _charts(shown, cursor, say)
     is_over = run is None or not run.is_running
@@ -261,10 +211,18 @@ def _progress(progress: Progress, say: Say) -> str:
 
 
 def _below(session: Session, shown: Shown | None, say: Say, lang: str) -> None:
+    if st.session_state.pop("gbx_to_compare", False):
+        asked = st.query_params.get("lang")
+        query = {"lang": asked} if asked else None
+        st.switch_page(nav.script_of("compare"), query_params=query)
     if shown is not None:
         _texts(shown, say, lang)
     with st.container(key="gbx-bar", horizontal=True, vertical_alignment="center"):
         if shown is not None and not shown.is_live:
+            st.button(
+                say("cmp.fork_here"), key="gbx_fork_here", on_click=_fork_pressed, args=(shown,),
+                help=say("cmp.fork_here_help"),
+            )  # fmt: skip
             st.download_button(
                 say("download"), lambda: _packed(shown), f"{shown.key}.jsonl.gz",
                 "application/gzip", key="gbx_download", on_click="ignore",
@@ -274,6 +232,28 @@ def _below(session: Session, shown: Shown | None, say: Say, lang: str) -> None:
                 say("open_help"), _FILE_TYPES, key="gbx_file", max_upload_size=16,
                 on_change=_file_chosen, args=(session, lang),
             )  # fmt: skip
+
+
+def _fork_pressed(shown: Shown) -> None:
+    """Takes the run, and the step where the player stands, to the Compare page."""
+    session = state.registry().session(state.token())
+    arrivals: tuple[Arrival, ...] = ()
+    if shown.source == "live" and session.run is not None and session.run.key == shown.key:
+        arrivals = session.run.plan.arrivals
+    elif shown.source == "recorded" and shown.key in scenario_names():
+        arrivals = find_scenario(shown.key).arrivals
+    session.work.pop("compare", None)
+    st.session_state.pop("gbx_cmp_pinned", None)
+    try:
+        st.session_state["gbx_fork_base"] = lane_of(shown, arrivals)
+    except GlassblockError as fault:
+        state.set_notice(fault)
+        return
+    at = st.session_state.get("gbx_explore_at", {})
+    events = shown.trace.events
+    step = next((event.step for event in events.since(max(0, shown.opening - 1))), 0)
+    st.session_state["gbx_fork_open"] = at.get(shown.key, step)
+    st.session_state["gbx_to_compare"] = True
 
 
 def _packed(shown: Shown) -> bytes:
@@ -361,9 +341,3 @@ def _charts(shown: Shown, cursor: Cursor | None, say: Say) -> None:
         place.plotly_chart(
             figure, key=f"gbx_chart_{name}", theme=None, config={"displaylogo": False},
         )  # fmt: skip
-
-
-def _note(text: str, *, is_error: bool = False) -> None:
-    """One message, as plain text."""
-    kind = "gbx-note gbx-error" if is_error else "gbx-note"
-    st.html(f'<div class="{kind}" role="alert">{escape(text)}</div>')

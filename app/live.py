@@ -4,17 +4,17 @@ It owns every session's run and opened trace, the caps, and the sweep that drops
 at. Pages read a run's trace, log and counters; they never touch its engine. It does not know
 Streamlit, nor torch: a `Backend` makes the engines.
 
-Invariants: at most `Limits.engines` runs are alive; a session has at most one; an ended run holds
-no engine, only what it recorded.
+Invariants: at most `Limits.engines` runs and other works are alive; a session has at most one run,
+and one work by name; what ended holds no engine, only what it recorded.
 """
 
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from app.models import Backend
 from app.shown import Shown, log_header
@@ -25,7 +25,17 @@ from core.trace.delta_log import DeltaLogWriter
 from core.trace.trace import Trace
 from core.workload.scenario import Arrival, play
 
-__all__ = ["Limits", "Plan", "Progress", "Registry", "Run", "Session", "check_plan"]
+__all__ = [
+    "Limits",
+    "Plan",
+    "Progress",
+    "Registry",
+    "Run",
+    "Session",
+    "Work",
+    "check_memory",
+    "check_plan",
+]
 
 _log = logging.getLogger("glassblock")
 _PATIENCE = 10.0  # seconds that a new run waits for the one that it replaces
@@ -69,13 +79,31 @@ class Progress:
     seconds: float
 
 
+class Work(Protocol):
+    """Anything with engines that goes on in the background."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it holds an engine."""
+
+    def start(self) -> None:
+        """Sets it to work."""
+
+    def stop(self) -> None:
+        """Asks it to end soon."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until it has ended."""
+
+
 class Run:
     """One engine at work in its own thread."""
 
     def __init__(self, plan: Plan, backend: Backend, limits: Limits) -> None:
         self.key = f"run-{secrets.token_hex(6)}"
         self.fault: GlassblockError | None = None
-        self._plan, self._backend, self._limits = plan, backend, limits
+        self.plan = plan
+        self._backend, self._limits = backend, limits
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._stands = threading.Event()
@@ -129,7 +157,7 @@ class Run:
     def _work(self) -> None:
         state: State = "failed"
         try:
-            engine = self._backend.build(self._plan.config, self._plan.title)
+            engine = self._backend.build(self.plan.config, self.plan.title)
             state = self._play(engine)
         except GlassblockError as fault:
             self.fault = fault
@@ -147,7 +175,7 @@ class Run:
             self._trace, self._writer = trace, DeltaLogWriter(log_header(trace.header))
         self._stands.set()
         seen = 0
-        for _ in play(engine, self._plan.arrivals):
+        for _ in play(engine, self.plan.arrivals):
             seen = self._take(engine, trace, seen)
             if self._stop.is_set():
                 self._take(engine, trace, seen)
@@ -177,9 +205,10 @@ class Run:
 
 @dataclass(slots=True)
 class Session:
-    """What one visitor has here."""
+    """What one visitor has here; `work` by what it is for."""
 
     run: Run | None = None
+    work: dict[str, Work] = field(default_factory=dict)
     opened: Shown | None = None
     warning: str = ""
     seen: float = field(default_factory=time.monotonic)
@@ -241,13 +270,32 @@ class Registry:
             before.wait(_PATIENCE)
         with self._lock:
             session = self.session(token)
-            alive = sum(s.run is not None and s.run.is_running for s in self._sessions.values())
-            if alive >= self.limits.engines:
-                raise LimitError("engines_busy", limit=self.limits.engines)
+            self._refuse_more()
             session.run = Run(plan, backend, self.limits)
             session.opened, session.warning = None, ""
             session.run.start()
             return session.run
+
+    def begin(self, token: str, name: str, work: Work) -> None:
+        """Starts a work in place of the visitor's one of that name.
+
+        Raises:
+            LimitError: as many engines as may be are at work.
+        """
+        before = self.session(token).work.get(name)
+        if before is not None:
+            before.stop()
+            before.wait(_PATIENCE)
+        with self._lock:
+            session = self.session(token)
+            self._refuse_more()
+            session.work[name] = work
+            work.start()
+
+    def _refuse_more(self) -> None:
+        works = [w for s in self._sessions.values() for w in (s.run, *s.work.values())]
+        if sum(work is not None and work.is_running for work in works) >= self.limits.engines:
+            raise LimitError("engines_busy", limit=self.limits.engines)
 
     def sweep(self) -> int:
         """Drops what idle visitors hold, and stops their engines; returns how many visitors."""
@@ -260,9 +308,10 @@ class Registry:
             ]
             for token in idle:
                 session = self._sessions.pop(token)
-                if session.run is not None:
-                    session.run.stop()
-                if session.run is not None or session.opened is not None:
+                works = [w for w in (session.run, *session.work.values()) if w is not None]
+                for work in works:
+                    work.stop()
+                if works or session.opened is not None:
                     self._dropped.add(token)
             return len(idle)
 
@@ -300,14 +349,28 @@ def check_plan(plan: Plan, backend: Backend, limits: Limits) -> None:
             raise LimitError("prompt_long", length=length, limit=limits.characters)
         if arrival.params.beam_width > 1 and plan.config.semantics == "v1":
             raise RequestError("beams_need_paper", width=arrival.params.beam_width)
-    size = backend.block_bytes(plan.config.block_size)
-    host = plan.config.num_host_blocks if plan.config.semantics == "paper" else 0
-    asked = (plan.config.total_blocks + host) * size
-    if asked > limits.pool_bytes:
-        raise LimitError(
-            "pool_large", asked=_mib(asked), limit=limits.pool_bytes >> 20,
-            blocks=max(0, limits.pool_bytes // size - host),
-        )  # fmt: skip
+    check_memory([plan.config], backend, limits)
+
+
+def check_memory(configs: Sequence[EngineConfig], backend: Backend, limits: Limits) -> None:
+    """Refuses pools that take too much together.
+
+    Raises:
+        LimitError: they do.
+    """
+    asked = 0
+    for config in configs:
+        host = config.num_host_blocks if config.semantics == "paper" else 0
+        asked += (config.total_blocks + host) * backend.block_bytes(config.block_size)
+    if asked <= limits.pool_bytes:
+        return
+    config = configs[0]
+    host = config.num_host_blocks if config.semantics == "paper" else 0
+    size = backend.block_bytes(config.block_size) * len(configs)
+    raise LimitError(
+        "pool_large", asked=_mib(asked), limit=limits.pool_bytes >> 20,
+        blocks=max(0, limits.pool_bytes // size - host),
+    )  # fmt: skip
 
 
 def _mib(size: int) -> int:

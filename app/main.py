@@ -4,9 +4,9 @@ from pathlib import Path
 
 import streamlit as st
 
+from app.nav import pages
+
 _ICON = Path(__file__).parents[1] / "assets" / "icon.png"
 
 st.set_page_config(page_title="glassblock", page_icon=str(_ICON), layout="wide")
-st.navigation(
-    [st.Page("app_pages/explore.py", title="Explore", default=True)], position="hidden"
-).run()
+st.navigation(pages(), position="hidden").run()

@@ -31,8 +31,11 @@ class Backend(Protocol):
     def block_bytes(self, block_size: int) -> int:
         """Bytes of one block over all layers."""
 
-    def build(self, config: EngineConfig, title: Mapping[str, str]) -> Engine:
-        """An engine with its own pool."""
+    def build(self, config: EngineConfig, title: Mapping[str, str], first_step: int = 0) -> Engine:
+        """An engine with its own pool, whose steps count on from `first_step`."""
+
+    def build_watched(self, config: EngineConfig, first_step: int, on_logits: Any) -> Engine:
+        """The same, with a tap on its logits (`core.exec.runner.OnLogits`)."""
 
 
 @dataclass(frozen=True, slots=True)

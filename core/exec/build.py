@@ -23,6 +23,7 @@ def build_engine(
     backend: Backend = "auto",
     record: bool = True,
     title: Mapping[str, str] | None = None,
+    first_step: int = 0,
     on_logits: OnLogits | None = None,
 ) -> Engine:
     """An engine with its own KV tensors over a shared model.
@@ -33,6 +34,7 @@ def build_engine(
         backend: of `kernels.dispatch`.
         record: keep a trace.
         title: what the run shows, by language.
+        first_step: see `Engine`.
         on_logits: see `ModelRunner`.
 
     Raises:
@@ -48,6 +50,7 @@ def build_engine(
         model=describe(loaded) | {"block_bytes": size, "backend": backend},
         record=record,
         title=title,
+        first_step=first_step,
     )
 
 

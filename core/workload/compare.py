@@ -31,6 +31,7 @@ __all__ = [
     "configure",
     "equal_tokens",
     "figures",
+    "gain_report",
     "lines",
     "measure",
     "resized",
@@ -378,3 +379,36 @@ def waterfall(rates: Sequence[tuple[str, float]]) -> list[Bar]:
         share = (after - before) / whole if whole > 0 else None
         bars.append(Bar(name, before, after - before, share, after / before if before else 1.0))
     return bars
+
+
+def gain_report(
+    measured: Sequence[Measured], scenario: str, model: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Plain values: the rates, the waterfall over them, and what they were measured on.
+
+    Args:
+        measured: the oldest way first.
+        scenario: what was played.
+        model: as in a trace's header: name, dtype, device, processor.
+    """
+    bars = waterfall([(item.system, item.rate) for item in measured])
+    repeat = len(measured[0].rates) if measured else 0
+    return {
+        "scenario": scenario,
+        "command": f"glassblock compare {scenario} --waterfall --repeat {repeat} --json",
+        "measured": all(item.trace.header.measured for item in measured),
+        "model": dict(model),
+        "repeat": repeat,
+        "systems": [
+            {
+                "system": item.system,
+                "rates": [round(rate, 2) for rate in item.rates],
+                "tokens_per_second": round(item.rate, 2),
+                "config": dict(item.trace.header.config),
+                "figures": figures(item.trace).to_dict(),
+            }
+            for item in measured
+        ],
+        "bars": [{**asdict(bar), "end": bar.end} for bar in bars],
+        "factor": round(bars[-1].end / bars[0].end, 4) if bars and bars[0].end else None,
+    }

@@ -13,6 +13,7 @@ Invariants: a carried request keeps its id and its label; no request arrives bef
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from core.config import EngineConfig
@@ -61,8 +62,8 @@ class Entry:
     """A request of the past, which joins the fork under its own name.
 
     Attributes:
-        token_ids: its prompt and what it had generated.
-        carried: how many of them it had generated.
+        prompt: its tokens, what it had generated included; or the text of one that is added.
+        carried: how many of the tokens it had generated.
         stored: how many of them were in memory; their K and V are computed again.
         alive: it was in line or running at the fork.
         restarts: it begins again from its prompt, because it had several sequences.
@@ -70,7 +71,7 @@ class Entry:
 
     request_id: str
     label: str
-    token_ids: tuple[int, ...]
+    prompt: tuple[int, ...] | str
     params: SamplingParams
     at_step: int
     priority: int = 0
@@ -82,7 +83,7 @@ class Entry:
     def join(self, engine: Engine) -> None:
         """Puts the request in the engine's line."""
         engine.add_request(
-            self.token_ids, self.params, request_id=self.request_id, label=self.label,
+            self.prompt, self.params, request_id=self.request_id, label=self.label,
             priority=self.priority,
         )  # fmt: skip
 
@@ -93,17 +94,17 @@ class ForkPlan:
 
     config: EngineConfig
     first_step: int
-    arrivals: tuple[Entry | Arrival, ...]
+    arrivals: tuple[Entry, ...]
 
     @property
     def carried(self) -> tuple[Entry, ...]:
         """Requests that were alive at the fork."""
-        return tuple(item for item in self.arrivals if isinstance(item, Entry) and item.alive)
+        return tuple(item for item in self.arrivals if item.alive)
 
     @property
     def restarted(self) -> tuple[str, ...]:
         """Labels of the requests that begin again from their prompt."""
-        return tuple(i.label for i in self.arrivals if isinstance(i, Entry) and i.restarts)
+        return tuple(item.label for item in self.arrivals if item.restarts)
 
 
 @dataclass(slots=True)
@@ -150,8 +151,8 @@ def plan_fork(
         for group in _by_queue(kept, snapshot)
         if (entry := _carried(group, snapshot, step, params or {})) is not None
     ]
-    coming: list[Entry | Arrival] = [*alive, *later, *changes.add]
-    arrivals = sorted(coming, key=lambda item: item.at_step)
+    added = _added(changes.add, step, {*groups, *(group.request_id for group in kept)})
+    arrivals = sorted([*alive, *later, *added], key=lambda item: item.at_step)
     if not arrivals:
         raise WorkloadError("fork_empty", step=step)
     return ForkPlan(config, step, tuple(arrivals))
@@ -167,17 +168,28 @@ def to_come(trace: Trace, step: int) -> dict[str, tuple[str, int]]:
     }
 
 
-def params_by_id(trace: Trace, arrivals: Sequence[Arrival]) -> dict[str, SamplingParams]:
-    """The settings of a trace's requests, when it is a run of these arrivals.
+def params_by_id(
+    trace: Trace,
+    arrivals: Sequence[Arrival],
+    named: Mapping[str, SamplingParams] | None = None,
+) -> dict[str, SamplingParams]:
+    """The settings of a trace's requests by id, when it is a run of these arrivals.
 
     Refused requests count in the order of arrival too; a trace cut short has fewer requests.
+
+    Args:
+        trace: the run.
+        arrivals: what it played, in any order.
+        named: settings that are known by id already; those requests are none of the arrivals.
     """
+    known = dict(named or {})
     ordered = [item.params for item in sorted(arrivals, key=lambda item: item.at_step)]
     ids: dict[str, str] = {}
     for event in trace.events:
         if isinstance(event, ev.RequestArrived | ev.RequestRejected):
             ids.setdefault(_stem(event.label), event.request_id)
-    return dict(zip(ids.values(), ordered, strict=False))
+    others = [request_id for request_id in ids.values() if request_id not in known]
+    return known | dict(zip(others, ordered, strict=False))
 
 
 def _changed(config: EngineConfig, engine: Mapping[str, Any]) -> EngineConfig:
@@ -249,9 +261,18 @@ def _carried(
     if left < 1:
         return None
     return replace(
-        entry, token_ids=tuple(sequence.token_ids), params=replace(settings, max_tokens=left),
+        entry, prompt=tuple(sequence.token_ids), params=replace(settings, max_tokens=left),
         carried=carried, stored=sequence.stored,
     )  # fmt: skip
+
+
+def _added(arrivals: Sequence[Arrival], step: int, taken: set[str]) -> list[Entry]:
+    """The added requests, named +1, +2, ...: a letter could be that of one still to come."""
+    names = (name for number in count(1) if (name := f"+{number}") not in taken)
+    return [
+        Entry(name, name, item.prompt, item.params, max(item.at_step, step + 1), item.priority)
+        for item, name in zip(arrivals, names, strict=False)
+    ]
 
 
 def _params(group: _Group, params: Mapping[str, SamplingParams]) -> SamplingParams:

@@ -38,11 +38,12 @@ class FakeBackend:
     def block_bytes(self, block_size: int) -> int:
         return block_size * 1024
 
-    def build(self, config: EngineConfig, title: Mapping[str, str]) -> Engine:
+    def build(self, config: EngineConfig, title: Mapping[str, str], first_step: int = 0) -> Engine:
         if self.fault is not None:
             raise self.fault
         runner = self.runner or FakeRunner()
-        return Engine(config, runner, FakeCodec(), model=dict(self.facts), title=title)
+        facts = dict(self.facts)
+        return Engine(config, runner, FakeCodec(), model=facts, title=title, first_step=first_step)
 
 
 def make_plan(*prompts: str, config: EngineConfig | None = None, **params: Any) -> Plan:
