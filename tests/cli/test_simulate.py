@@ -1,0 +1,99 @@
+"""`glassblock simulate` as a user meets it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from core.workload.sim_result import SimulationResult
+from tests.cli.test_cli import ROOT, glassblock
+
+SMALL = ("simulate", "--workload", "synthetic", "--requests", "30", "--rate", "20")
+
+
+def test_json_is_all_that_stands_on_stdout() -> None:
+    done = glassblock(*SMALL, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    summary = answer["summary"]
+    assert (summary["requests"], summary["finished"], summary["refused"]) == (30, 30, 0)
+    assert sum(summary["breakdown"].values()) == pytest.approx(1)
+    assert summary["measured"] is False
+    codes = [item["code"] for item in summary["assumptions"]]
+    assert {"roofline", "hardware", "model", "pool", "context"} <= set(codes)
+
+
+def test_a_reader_is_told_what_is_modelled_and_what_was_assumed() -> None:
+    done = glassblock(*SMALL, "--system", "orca-pow2", "--num-slots", "15729",
+                      "--model-shape", "opt-13b", "--hardware", "a100-40gb")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "30 of 30 finished" in done.stdout
+    assert done.stdout.count("modelled") >= 5
+    assert "vendor data sheet" in done.stdout
+    assert "15,729 slots" in done.stdout
+
+
+def test_a_lengths_file_goes_through_and_its_result_and_trace_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "few.csv"
+    file.write_text("prompt,output,arrival\n40,10,0\n9000,10,0.5\n20,30,1\n")
+    out, trace = tmp_path / "few.json", tmp_path / "few.jsonl"
+    done = glassblock("simulate", "--workload", str(file), "--num-blocks", "20",
+                      "--out", str(out), "--trace", str(trace))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "2 of 3 finished, 1 refused" in done.stdout
+    assert "request 2:" in done.stdout
+    result = SimulationResult.from_json(out.read_text(encoding="utf-8"))
+    assert result.summary.generated_tokens == 40
+    assert len(result.series.time) > 10
+    assert glassblock("verify", str(trace)).returncode == 0
+    replayed = json.loads(glassblock("replay", str(trace), "--step", "2", "--json").stdout)
+    assert replayed["computed_tokens"] == {"1": 41}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "Nothing to simulate"),
+        (("--workload", "synthetic", "--hardware", "abacus"), "abacus"),
+        (("--workload", "synthetic", "--model-shape", "opt-175b"), "opt-175b leaves no room"),
+        (("--workload", "synthetic", "--num-blocks", "few"), "'few'"),
+        (("--workload", "synthetic", "--num-slots", "9", "--num-blocks", "9"), "one size"),
+        (("--workload", "synthetic", "--system", "static", "--num-blocks", "unlimited"), "paged"),
+        (("--workload", "nowhere.csv"), "nowhere.csv"),
+        (("--workload", "README.md", "--rate", "3"), "--rate goes with"),
+        (("--workload", "synthetic", "--limit", "0"), "limit"),
+        (("--workload", "synthetic", "--utilisation", "7"), "utilisation"),
+        (("--workload", "synthetic", "--out", "no/such/place.json"), "no/such/place.json"),
+    ],
+)
+def test_a_wrong_word_gets_one_line_that_names_it(arguments: tuple[str, ...], words: str) -> None:
+    done = glassblock("simulate", *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_interrupted_run_prints_what_it_has() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "simulate", "--workload", "synthetic", "--json",
+         "--requests", "200000", "--preset", "alpaca"],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    first = process.stderr.readline()  # progress: it runs, and listens to signals
+    assert "200,000 requests" in first, first
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1
+    answer = json.loads(stdout)
+    assert answer["cancelled"] is True
+    assert 0 < answer["summary"]["finished"] < 200_000
+    assert "interrupted" in stderr
