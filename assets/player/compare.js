@@ -137,11 +137,11 @@ function colourRuns(runs, colours) {
 const WAIT_ORDER = ["fragmented", "no_room_region", "batch", "no_room", "watermark", "seqs", "budget"];
 
 /** One sentence on why the runs differ at this moment, from their folds. */
-function whyTheyDiffer({ runs, t, requests }) {
+function whyTheyDiffer({ runs, t, allRequests }) {
   if (runs.every((run) => run.position === 0 || run.step === 0)) return t("compare.why_start");
   const ways = [waitContrast, heldContrast, endContrast, concurrencyContrast, wasteContrast];
   for (const way of ways) {
-    const sentence = way(runs, t, requests);
+    const sentence = way(runs, t, allRequests);
     if (sentence) return sentence;
   }
   return t("compare.why_same");
@@ -199,7 +199,7 @@ function heldContrast(runs, t) {
 function endContrast(runs, t) {
   const done = runs.filter((run) => run.isDone);
   if (!done.length) return "";
-  const ended = done.map((run) => t("compare.ended", { run: run.title, step: run.lastStep })).join(t("compare.and"));
+  const ended = done.map((run) => t("compare.ended", { run: run.title, step: run.lastStep })).reduce((a, b) => t("compare.list", { a, b }));
   if (done.length === runs.length) return t("compare.why_all_done", { ended });
   const rest = runs.find((run) => !run.isDone);
   const left = rest.fold.state.requests.size;
@@ -234,7 +234,7 @@ function wasteContrast(runs, t) {
 }
 
 function joined(t, ...sentences) {
-  return sentences.filter(Boolean).join(t("compare.space"));
+  return sentences.filter(Boolean).reduce((a, b) => t("compare.both", { a, b }));
 }
 
 /** What a request does in a run at this moment, in a few words. */
@@ -456,7 +456,7 @@ class ChartCanvas extends SplitCanvas {
     return { ticks: ticks.data, counts: facts[this.name].data, length: ticks.length };
   }
 
-  most(view) {
+  findMost(view) {
     let most = 1;
     for (const run of view.runs) {
       const { counts, length } = this.points(view, run);
@@ -471,7 +471,8 @@ class ChartCanvas extends SplitCanvas {
 
   drawLayer(context, view, isFuture) {
     const ink = INKS[view.theme];
-    const most = this.most(view);
+    const most = this.findMost(view);
+    this.most = most;
     this.drawGrid(context, ink, most);
     context.globalAlpha = isFuture ? 0.28 : 1;
     view.runs.forEach((run, k) => {
@@ -503,8 +504,7 @@ class ChartCanvas extends SplitCanvas {
   }
 
   drawOver(view, x) {
-    const { context } = this;
-    const most = this.most(view);
+    const { context, most } = this;
     view.runs.forEach((run, k) => {
       const { numbers } = run;
       const y = this.yOf(this.name === "endWaiting" ? numbers.waiting : numbers.running, most);

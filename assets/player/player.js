@@ -1566,6 +1566,7 @@ export class PoolCanvas {
   /** Draws the scene: fold, owners, theme, touched, hot, arrows, progress. */
   begin() {
     const { context, ratio } = this;
+    context.gbFont = ""; // others set fonts, too
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, this.width, this.height);
     this.badges = [];
@@ -1574,8 +1575,8 @@ export class PoolCanvas {
 
   draw(scene) {
     this.begin();
-    if (this.pitchX < 6) this.drawPixels(scene);
-    else if (this.isCrowded()) this.drawTiles(scene);
+    if (this.isCrowded() && this.pitchX >= 4) this.drawTiles(scene);
+    else if (this.pitchX < 6) this.drawPixels(scene);
     else this.drawCells(scene);
     this.drawOutlines(scene);
     this.drawBadges();
@@ -2048,9 +2049,12 @@ class StripCanvas extends PoolCanvas {
     if (this.pitchX >= 12) this.drawSlotLines(start, tokens, ink);
   }
 
-  nameParts({ start, parts, label, edge, ink, colour, isHeld, isSpare }, scene) {
+  nameParts(look, scene) {
+    const { start, parts, label, edge, ink, colour, isHeld, isSpare } = look;
     const { t, theme } = scene;
     const { tokens, reserved, unused, rounding } = parts;
+    const all = tokens + reserved + unused + rounding;
+    if (all * this.pitchX < 84) return this.drawWords(this.segments(start, all), [label], ink.text, ink.card);
     const onColour = theme === "light" && luminance(colour) < 0.18 && !isHeld ? "#ffffff" : "#10131a";
     const written = isHeld ? ink.text : onColour;
     const held = isHeld ? [`${label} ${tokens} · ${t("strip_held")}`, `${label} ${tokens} ■`] : [];
@@ -2074,11 +2078,12 @@ class StripCanvas extends PoolCanvas {
     const { context } = this;
     const left = Math.max(0, place.x);
     const width = Math.min(this.width, place.x + place.w) - left;
-    const size = Math.max(8.5, Math.min(12, place.h * 0.5));
-    context.font = `${ground ? "" : "600 "}${size}px ${SANS}`;
-    const text = texts.find((one) => one !== "" && context.measureText(one).width <= width - 8);
+    const size = Math.round(Math.max(8, Math.min(12, place.h * 0.5)));
+    const weight = ground ? 400 : 600;
+    const text = texts.find((one) => one !== "" && widthOf(context, one, weight) * size <= width - 8);
     if (text === undefined) return;
-    const wide = context.measureText(text).width;
+    const wide = widthOf(context, text, weight) * size;
+    setFont(context, `${weight} ${size}px ${SANS}`);
     const x = left + (width - wide) / 2;
     const y = place.y + place.h / 2;
     if (ground) {
@@ -2108,7 +2113,7 @@ class StripCanvas extends PoolCanvas {
     const { context } = this;
     const words = slotTexts(start);
     context.fillStyle = ink;
-    context.font = `${Math.min(12, this.pitchX / 3.4)}px ${MONO}`;
+    setFont(context, `${Math.min(12, this.pitchX / 3.4)}px ${MONO}`);
     for (const one of this.segments(start, count)) {
       if (!this.isSeen(one)) continue;
       const first = Math.max(0, Math.floor(-one.x / this.pitchX));
@@ -2151,17 +2156,36 @@ class StripCanvas extends PoolCanvas {
   }
 }
 
-/** Rows of the address space: one longest context a row where that reads well. */
-export function stripLayout({ numBlocks, maxModelLen }, width, height) {
-  const wanted = Math.max(1, Math.min(16, Math.floor(height / 46)));
-  let columns = Math.ceil(numBlocks / wanted);
-  const rows = maxModelLen ? numBlocks / maxModelLen : 0;
-  if (rows >= 1.5 && rows <= Math.max(3, height / 22)) columns = maxModelLen;
-  else for (const step of [64, 16, 8]) {
-    if (columns < step * 4) continue;
-    columns = Math.ceil(columns / step) * step;
-    break;
+const letterWidths = new Map();
+
+/** A text's width at a size of 1 px: its letters are measured once, for measuring is slow. */
+function widthOf(context, text, weight) {
+  let width = 0;
+  for (const letter of String(text)) {
+    const key = weight + letter;
+    if (!letterWidths.has(key)) {
+      setFont(context, `${weight} 100px ${SANS}`);
+      letterWidths.set(key, context.measureText(letter).width / 100);
+    }
+    width += letterWidths.get(key);
   }
+  return width;
+}
+
+/** Sets a font unless it is set: the browser parses it every time. */
+function setFont(context, font) {
+  if (context.gbFont === font) return;
+  context.font = font;
+  context.gbFont = font;
+}
+
+/** Rows of the address space: as many longest contexts a row as make the rows readable. */
+export function stripLayout({ numBlocks, maxModelLen }, width, height) {
+  const most = Math.max(3, Math.min(24, Math.floor(height / 26)));
+  const contexts = maxModelLen ? numBlocks / maxModelLen : 0;
+  let columns = Math.ceil(numBlocks / Math.max(1, Math.min(16, Math.floor(height / 46))));
+  if (contexts >= 1.5) columns = maxModelLen * Math.ceil(contexts / most);
+  else columns = Math.ceil(columns / 8) * 8;
   const down = Math.ceil(numBlocks / columns);
   return { count: numBlocks, columns, pitchX: width / columns, pitchY: Math.min(72, (height - 4) / down) };
 }

@@ -1,4 +1,4 @@
-"""Measures the comparison in Chromium: the time that a frame takes while two runs play in lock step.
+"""Measures the comparison in Chromium: what a frame takes while two runs play in lock step.
 
     python -m tests.bench.compare [--blocks 4096] [--frames 300]
 

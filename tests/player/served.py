@@ -1,4 +1,4 @@
-"""The player or the comparison alone in a page: a server on 127.0.0.1 and a Chromium that may go nowhere else."""
+"""The player or the comparison alone in a page, from 127.0.0.1; Chromium may go nowhere else."""
 
 import threading
 from collections.abc import Callable, Iterator
