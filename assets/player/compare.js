@@ -7,12 +7,12 @@
  * Invariant: all runs show the same tick; a run that ended earlier rests at its end.
  */
 import {
-  Fold, INKS, MARK_GLYPHS, MARK_INKS, Playback, SANS, alpha, boldParts, buildBar, buildButtons,
-  buildChoice, buildHelpButton, buildHelpCard, buildSpeed, buildTable, clip, countUpTo, drawSplit,
-  fillTip, grouped, h, listenToTimeline, logId, memoryCanvas, needsOf, ownerColour, ownerGlyph,
-  ownersOf, percent, plainSentence, readLog, renderBar, renderChoice, renderPlayButton,
-  roundBar, setAttribute, setText, sized, slotTexts, statusLine, unpack, waitValues,
-  waitWords,
+  Fold, INKS, MARK_GLYPHS, MARK_INKS, Playback, SANS, alpha, blockFacts, boldParts, buildBar,
+  buildButtons, buildChoice, buildHelpButton, buildHelpCard, buildSpeed, buildTable, clip, countUpTo,
+  drawSplit, fillTip, grouped, h, heldBlocks, listenToTimeline, logId, memoryCanvas, needsOf,
+  ownerColour, ownerGlyph, ownersOf, percent, pieceFacts, plainSentence, readLog, renderBar,
+  renderChoice, renderPlayButton, roundBar, setAttribute, setText, slotTexts, statusLine, unpack,
+  waitValues, waitWords,
 } from "./player.js";
 
 // ---------------------------------------------------------------------------------------- runs
@@ -70,7 +70,7 @@ class Run {
   }
 
   get isDone() {
-    return this.position === this.fold.length && this.fold.state.requests.size === 0;
+    return this.position > 0 && this.position === this.fold.length && this.fold.state.requests.size === 0;
   }
 
   /** The step that the run shows. */
@@ -198,10 +198,10 @@ function heldContrast(runs, t) {
 
 function endContrast(runs, t) {
   const done = runs.filter((run) => run.isDone);
-  if (!done.length) return "";
+  const rest = runs.find((run) => !run.isDone);
+  if (!done.length || rest?.fold.state.requests.size === 0) return "";
   const ended = done.map((run) => t("compare.ended", { run: run.title, step: run.lastStep })).reduce((a, b) => t("compare.list", { a, b }));
   if (done.length === runs.length) return t("compare.why_all_done", { ended });
-  const rest = runs.find((run) => !run.isDone);
   const left = rest.fold.state.requests.size;
   return t("compare.why_one_done", { ended, run: rest.title, left });
 }
@@ -249,12 +249,23 @@ function requestWords({ fold, position }, number, t) {
   if (state.deferred?.request === number) return waitWords(t, fold);
   const seq = state.sequences.get(live.sequences[0]);
   if (!seq) return "";
-  return [statusLine(t, fold, live, seq), placeWords(fold, seq, t)].filter(Boolean).join(" · ");
+  const words = [statusLine(t, fold, live, seq), placeWords(fold, seq, t)];
+  if (live.status === "running") words.push(t("compare.in_since", { step: admittedAt(fold, fact, position) }));
+  return words.filter(Boolean).join(" · ");
 }
 
-function finishedWords({ log, state, facts }, { spans }, position, t) {
+/** The step at which a request was last admitted. */
+function admittedAt({ log }, { spans }, position) {
+  const span = spans.findLast(({ kind, from }) => kind === "running" && from < position);
+  return span ? log.steps.data[span.from] : 0;
+}
+
+function finishedWords(fold, fact, position, t) {
+  const { spans } = fact;
   const ended = spans.findLast(({ kind, to }) => kind !== "held" && to >= 0 && to < position);
-  const words = t("compare.finished_at", { step: ended ? log.steps.data[ended.to] : 0 });
+  const step = ended ? fold.log.steps.data[ended.to] : 0;
+  const wasIn = ended?.kind === "running";
+  const words = t(wasIn ? "compare.finished_in" : "compare.finished_at", { step, from: admittedAt(fold, fact, position) });
   const held = spans.find(({ kind, from, to }) => kind === "held" && from < position && (to < 0 || to >= position));
   return held ? `${words} · ${t("compare.still_held")}` : words;
 }
@@ -687,7 +698,7 @@ function renderRun(view, run, k) {
   const { nodes, fold, numbers } = run;
   const parts = fold.breakdown();
   setText(nodes.title, run.title);
-  setText(nodes.detail, `${run.detail || systemWords(fold, t)} · ${sizeWords(view, run)}`);
+  setText(nodes.detail, run.detail || `${systemWords(fold, t)} · ${sizeWords(view, run)}`);
   setText(nodes.note, noteWords(view, run));
   nodes.note.hidden = !nodes.note.textContent;
   renderBar(nodes, parts);
@@ -792,14 +803,20 @@ function listenToMemory(view, run) {
   const { canvas } = run.nodes;
   const find = (event) => {
     const box = canvas.getBoundingClientRect();
-    const hit = run.memory.hit(event.clientX - box.left, event.clientY - box.top);
-    return hit && view.labelAt(run, hit);
+    return run.memory.hit(event.clientX - box.left, event.clientY - box.top);
   };
   canvas.addEventListener("pointermove", (event) => {
-    if (event.pointerType === "mouse") view.hover(find(event), event);
+    if (event.pointerType !== "mouse") return;
+    const hit = find(event);
+    const label = hit && view.labelAt(run, hit);
+    view.hover(label, event);
+    if (hit && label === null) view.hoverPlace(run, hit.block, event);
   });
   canvas.addEventListener("pointerleave", () => view.hover(null));
-  canvas.addEventListener("click", (event) => view.pin(find(event), event));
+  canvas.addEventListener("click", (event) => {
+    const hit = find(event);
+    view.pin(hit && view.labelAt(run, hit), event);
+  });
 }
 
 function listenToLanes(view) {
@@ -1006,7 +1023,7 @@ class Comparison extends Playback {
     return {
       fold: run.fold, owners: run.owners, theme: this.theme, touched: NOTHING, hot: -1, focus: -1, arrows: [],
       progress: 1, t: this.t, colourOf: (number) => run.colours[number], needs: needsOf(run.fold),
-      lit: this.litColours(run), slotTexts: (place) => slotTexts(run.fold, place),
+      lit: this.litColours(run), held: heldBlocks(run.fold), slotTexts: (place) => slotTexts(run.fold, place),
     };
   }
 
@@ -1050,8 +1067,19 @@ class Comparison extends Playback {
     if (label === null || !event) return;
     const request = this.allRequests.find((one) => one.label === label);
     fillTip(tip, label, this.runs.map((run, k) => [`${k + 1} ${run.title}`, requestWords(run, request.numbers[k], this.t)]));
-    const { clientX: x, clientY: y } = event;
-    this.placeTip(tip, shell.getBoundingClientRect(), { left: x + 14, top: y - 6, bottom: y + 10 });
+    this.placeTip(tip, shell.getBoundingClientRect(), around(event));
+  }
+
+  /** A place that no request holds: a free block, a free piece, a hole. */
+  hoverPlace({ fold, title }, place, event) {
+    const { tip, shell } = this.regions;
+    const { t } = this;
+    const { isPaged } = fold.layout;
+    const { state, piece } = isPaged ? blockFacts({ fold, t }, place) : pieceFacts({ fold, t }, place);
+    const last = place + (piece?.size ?? 1) - 1;
+    tip.hidden = false;
+    fillTip(tip, isPaged ? t("block_n", { block: place }) : t("slots_range", { first: place, last }), [[title, state]]);
+    this.placeTip(tip, shell.getBoundingClientRect(), around(event));
   }
 
   markNames() {
@@ -1156,6 +1184,12 @@ class Comparison extends Playback {
 }
 
 const NOTHING = new Set();
+
+/** Where a tip may go around a pointer. */
+function around({ clientX: x, clientY: y }) {
+  return { left: x + 14, top: y - 6, bottom: y + 10 };
+}
+
 const comparisons = new WeakMap();
 
 /**

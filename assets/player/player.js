@@ -339,7 +339,7 @@ function layoutOf(config) {
     numBlocks: isPaged ? config.num_blocks : usable * config.block_size,
     blockSize: isPaged ? config.block_size : 1, nullBlock: isPaged && isV1,
     reserve: config.reserve ?? "max", placement: config.placement ?? "first_fit",
-    maxModelLen: config.max_model_len ?? 0,
+    maxModelLen: config.max_model_len ?? 0, isStatic: config.batching === "static",
   };
 }
 
@@ -1665,7 +1665,7 @@ export class PoolCanvas {
     const first = owners.first[block];
     const look = {
       ink: INKS[theme], refs: state.refs[block], filled: state.filled[block], block,
-      isNull: fold.layout.nullBlock && block === 0,
+      isNull: fold.layout.nullBlock && block === 0, isHeld: scene.held?.has(block),
       hash: state.hashes[block] ? fold.log.strings[state.hashes[block] - 1] : "",
       colour: first >= 0 ? ownerColour(theme, first) : INKS[theme].cached,
       edge: first >= 0 ? alpha(OWNER_TEXT[theme][first % 7], 0.7) : INKS[theme].cachedLine,
@@ -1675,6 +1675,7 @@ export class PoolCanvas {
     const rect = this.rect(block);
     if (this.pitchX >= 34) this.drawCard(rect, look, scene);
     else this.drawSmall(rect, look, scene.fold.layout.blockSize);
+    if (look.isHeld) this.hatch(rect, look.ink.text, 6);
   }
 
   drawSmall({ x, y, w, h }, look, blockSize) {
@@ -2057,7 +2058,8 @@ class StripCanvas extends PoolCanvas {
     if (all * this.pitchX < 84) return this.drawWords(this.segments(start, all), [label], ink.text, ink.card);
     const onColour = theme === "light" && luminance(colour) < 0.18 && !isHeld ? "#ffffff" : "#10131a";
     const written = isHeld ? ink.text : onColour;
-    const held = isHeld ? [`${label} ${tokens} · ${t("strip_held")}`, `${label} ${tokens} ■`] : [];
+    const ended = t(scene.fold.layout.isStatic ? "strip_held" : "strip_ended");
+    const held = isHeld ? [`${label} ${tokens} · ${ended}`, `${label} ${tokens} ■`] : [];
     const deep = this.pitchX >= 30;
     if (deep) this.drawSlotWords(start, tokens, written, scene);
     else this.drawWords(this.segments(start, tokens), [...held, `${label} ${tokens}`, label], written, null);
@@ -2551,7 +2553,7 @@ const FEWEST_LOGICAL = 4;
 const TABLE_ROWS = 400;
 const PAGED_PARTS = ["tokens", "reserved", "tail", "cached", "free"];
 const REGION_PARTS = ["tokens", "reserved", "unused", "hole", "free"];
-const PAGED_LOOKS = ["free", "owned", "tail", "shared", "cached", "null"];
+const PAGED_LOOKS = ["free", "owned", "tail", "shared", "cached", "null", "held_block"];
 const REGION_LOOKS = ["written", "reserved", "unused", "rounding", "hole", "room", "held"];
 
 /** The page's regions; built once, then only changed. */
@@ -2799,13 +2801,34 @@ export function waitValues({ state }, { need, free, largest, reason }) {
 
 /** Sequences that hold memory outside the queues: finished ones of a batch, and spares. */
 function heldViews(player) {
-  const { fold, t } = player;
+  return player.fold.layout.isPaged ? heldTables(player) : heldRegions(player);
+}
+
+function heldTables({ fold, t }) {
+  if (!fold.layout.isStatic) return []; // elsewhere a table is given back within the step
+  const held = [...fold.state.sequences.values()].filter((one) => one.retired && one.table.length);
+  return held.map((seq) => ({
+    number: seq.number, seq, fact: fold.facts.sequences[seq.number], isHost: false, table: seq.table, region: -1,
+    status: t("status_held"), waits: "",
+  }));
+}
+
+/** The blocks of finished members of a static batch. */
+export function heldBlocks({ layout, state }) {
+  const held = new Set();
+  if (!layout.isStatic || !layout.isPaged) return held;
+  for (const one of state.sequences.values()) if (one.retired) for (const block of one.table) held.add(block);
+  return held;
+}
+
+function heldRegions({ fold, t }) {
   const views = [];
   for (const [start, { request, seq, size }] of fold.state.regions) {
     const one = fold.state.sequences.get(seq < 0 ? firstSequenceOf(fold, request) : seq);
     if (seq >= 0 && !one?.retired) continue;
     const number = seq < 0 ? firstSequenceOf(fold, request) : seq;
-    const status = seq < 0 ? t("status_spare", { slots: size }) : t("status_held", { tokens: one.stored });
+    const ended = fold.layout.isStatic ? "status_held" : "status_ended";
+    const status = seq < 0 ? t("status_spare", { slots: size }) : t(ended);
     views.push({ number, seq: one, fact: fold.facts.sequences[number], table: [], region: start, status, waits: "" });
   }
   return views;
@@ -3186,7 +3209,7 @@ function pieceRows(player) {
 }
 
 /** All there is to know of a region or free piece, as text. */
-function pieceFacts({ fold, t }, start) {
+export function pieceFacts({ fold, t }, start) {
   const piece = fold.pieces().find((one) => one.start === start);
   if (!piece) return { state: "", owners: "", text: "", piece: null };
   const { region, isHole } = piece;
@@ -3194,7 +3217,8 @@ function pieceFacts({ fold, t }, start) {
   const number = region.seq < 0 ? firstSequenceOf(fold, region.request) : region.seq;
   const fact = fold.facts.sequences[number];
   const one = fold.state.sequences.get(region.seq);
-  const name = region.seq < 0 ? "spare" : one.retired ? "held" : "region";
+  const ended = fold.layout.isStatic ? "held" : "ended";
+  const name = region.seq < 0 ? "spare" : one.retired ? ended : "region";
   const text = region.seq < 0 ? "" : visible(fact.texts.slice(0, one.stored).join(""));
   return { state: t(`state_${name}`), owners: fact.label, text, piece };
 }
@@ -3219,7 +3243,7 @@ function blockRows(player) {
 }
 
 /** All there is to know of a block, as text. */
-function blockFacts(player, block) {
+export function blockFacts(player, block) {
   const { fold, t } = player;
   const { state, facts, layout } = fold;
   const owners = [];
@@ -3794,7 +3818,7 @@ class Player extends Playback {
       fold: this.fold, owners: this.owners, theme: this.theme, touched: this.touched,
       hot: this.hotBlock(), focus: this.focus, arrows: this.arrows, progress: this.progress(),
       slotTexts: (block) => slotTexts(this.fold, block), t: this.t, colourOf: (number) => number,
-      needs: needsOf(this.fold),
+      needs: needsOf(this.fold), held: heldBlocks(this.fold),
     };
     if (!this.isTable) this.pool.draw(scene);
     const { fold, theme, position, bookmarks } = this;

@@ -188,6 +188,8 @@ def test_pointing_at_a_request_lights_it_in_every_run(browser: Browser, address:
         lit = "window.view.runs.map((run) => [...window.view.litColours(run)])"
         first, second = page.evaluate(lit)
         assert first == second != []
+        strip.hover(position={"x": 20, "y": 150})
+        assert "a hole" in page.locator(".gb-tip").inner_text()
         page.locator(".gb-where").hover()
         page.wait_for_selector('.gc[data-hot=""]')
         assert not page.locator(".gb-tip").is_visible()
@@ -285,9 +287,9 @@ def test_the_table_says_what_every_request_does_in_every_run(
         rows = [r.split("\t") for r in page.locator(".gc-table tbody tr").all_inner_texts()]
         cells = {row[0]: row[1:] for row in rows}
         assert cells["running"] == ["1", "8"]
-        assert cells["A"][0].startswith("finished at step")
+        assert cells["A"][0].startswith("in from step 1, finished at step")
         assert cells["C"][0] == "waits: the batch before it has 1 member left"
-        assert cells["B"][0].startswith("running · 49 tokens · slots 256–511")
+        assert cells["B"][0] == "running · 49 tokens · slots 256–511 · in since step 1"
         assert cells["B"][1].startswith("running · ")
         assert len([row for row in rows if len(row[0]) == 1]) == 12
 

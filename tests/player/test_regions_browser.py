@@ -134,6 +134,19 @@ def test_a_finished_member_of_a_batch_is_shown_with_the_memory_it_holds(
         assert slots == "256 slots"
 
 
+def test_blocks_of_a_finished_member_are_shown_as_held_in_paged_memory(
+    browser: Browser, address: str
+) -> None:
+    """Static batches hold blocks as they hold regions."""
+    finished = place_of("paged_static", ev.RequestFinished)
+    event = events_of("paged_static")[finished - 1]
+    assert isinstance(event, ev.RequestFinished)
+    with opened(browser, f"{address}?run=paged_static&start={finished + 1}") as page:
+        held = page.locator(".gb-sequence", has_text="its memory is held until the batch ends")
+        table = after("paged_static", finished + 1).sequences[event.request_id].table
+        assert held.locator(".gb-logical").count() == len(table) > 0
+
+
 def test_the_table_lists_every_region_and_free_piece(browser: Browser, address: str) -> None:
     place = 800
     snapshot = after("buddy", place)
