@@ -16,6 +16,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from app.cli_compare import add_compare
 from app.cli_simulate import add_simulate
 from core.config import EngineConfig
 from core.errors import ConfigError, GlassblockError, RequestError, TraceError, WorkloadError
@@ -86,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_verify(commands)
     add_simulate(commands)
+    add_compare(commands)
     return parser
 
 
