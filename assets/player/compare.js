@@ -633,7 +633,7 @@ function buildView(view) {
   regions.tip = h("div", { class: "gb-tip", role: "tooltip", hidden: "" });
   regions.live = h("div", { class: "gb-live", "aria-live": "polite", role: "status" });
   const looks = ["written", "reserved", "unused", "rounding", "hole", "room", "held", "tail", "cached"];
-  regions.help = buildHelpCard(view, ["space", "arrows", "shift", "ends", "marks", "requests", "esc"], looks);
+  regions.help = buildHelpCard(view, ["space", "ticks", "shift", "ends", "marks", "requests", "esc"], looks);
   regions.shell.append(regions.runs, regions.table, regions.below, regions.transport, regions.tip, regions.live, regions.help);
   regions.root.append(regions.shell);
   return regions;

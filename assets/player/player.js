@@ -1434,7 +1434,7 @@ function squareGrid(count, width, height) {
 const MOST_DRAWN = 1500;
 
 /** Draws the pool on a canvas: cards, small cells, tiles or pixels, whichever the zoom shows. */
-export class PoolCanvas {
+class PoolCanvas {
   constructor(canvas) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d");
@@ -2182,7 +2182,7 @@ function setFont(context, font) {
 }
 
 /** Rows of the address space: as many longest contexts a row as make the rows readable. */
-export function stripLayout({ numBlocks, maxModelLen }, width, height) {
+function stripLayout({ numBlocks, maxModelLen }, width, height) {
   const most = Math.max(3, Math.min(24, Math.floor(height / 26)));
   const contexts = maxModelLen ? numBlocks / maxModelLen : 0;
   let columns = Math.ceil(numBlocks / Math.max(1, Math.min(16, Math.floor(height / 46))));
@@ -2246,7 +2246,7 @@ function tileColours(theme) {
   };
 }
 
-export function luminance(hex) {
+function luminance(hex) {
   const [r, g, b] = rgb(hex).map((c) => ((c / 255 + 0.055) / 1.055) ** 2.4);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
@@ -2928,7 +2928,7 @@ function renderRegion(player, parent, view) {
   setText(node.gb.share, t("region_share", { tokens, length: region.length, reserved, unused, rounding }));
 }
 
-export function ownerStyle(theme, number) {
+function ownerStyle(theme, number) {
   const colour = OWNERS[theme][number % 7];
   const glyph = luminance(colour) < 0.18 ? "#fff" : "#10131a";
   return `--own:${colour};--own-text:${OWNER_TEXT[theme][number % 7]};--own-glyph:${glyph}`;
@@ -3331,7 +3331,7 @@ const KEYS = {
   0: (p) => p.zoom(0),
 };
 
-export function onKey(player, event) {
+function onKey(player, event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const { tagName, type } = event.composedPath()[0];
   if (tagName === "SELECT" || (tagName === "INPUT" && type !== "range")) return;
@@ -4036,7 +4036,7 @@ function arrowsOf(event, t) {
   return [];
 }
 
-export function resolveTheme(theme, element) {
+function resolveTheme(theme, element) {
   if (theme === "light" || theme === "dark") return theme;
   const ground = getComputedStyle(element.host ?? element).getPropertyValue("--st-background-color").trim();
   if (/^#[0-9a-f]{6}$/i.test(ground)) return luminance(ground) < 0.3 ? "dark" : "light";
