@@ -17,7 +17,6 @@ from app.panel import plan_of, reset, show_panel
 from app.player.component import Cursor, player
 from app.shown import Shown, open_upload, recorded, recorded_names
 from app.state import Say
-from app.theme import LOOKS, theme_name
 from core.errors import GlassblockError, LimitError
 from core.text import LANGUAGES, catalogue, sentence
 from core.workload.scenario import Arrival, Scenario, find_scenario, scenario_names
@@ -319,25 +318,6 @@ def _charts(shown: Shown, cursor: Cursor | None, say: Say) -> None:
     """The curves, drawn only when asked for: Plotly's script is larger than all the rest."""
     if not st.toggle(say("charts"), key="gbx_charts", help=say("charts_help")):
         return
-    from app.figures import charts
-    from core.trace.metrics import series
+    from app.trace_charts import show_trace
 
-    steps, look = series(shown.trace), LOOKS[theme_name()]
-    if not steps:
-        return
-    header, at = shown.trace.header, cursor.step if cursor else None
-
-    def words(key: str) -> str:
-        return say(f"chart.{key}")
-
-    source = charts.provenance(header.model, header.measured, words)
-    figures = {
-        "memory": charts.memory(steps, look, words, at),
-        "requests": charts.requests(steps, look, words, at),
-        "rates": charts.rates(steps, look, words, at, measured_on=source),
-    }
-    wide, (left, right) = st.container(), st.columns(2)
-    for place, (name, figure) in zip((wide, left, right), figures.items(), strict=True):
-        place.plotly_chart(
-            figure, key=f"gbx_chart_{name}", theme=None, config={"displaylogo": False},
-        )  # fmt: skip
+    show_trace(shown.trace, say, cursor.step if cursor else None)

@@ -35,7 +35,7 @@ class Cell:
 
 def address_map(
     layout: Layout,
-    events: Sequence[ev.Event],
+    events: Iterable[ev.Event],
     num_steps: int,
     look: Look,
     words: Words,

@@ -2,13 +2,12 @@
 
 It owns the measurement: one layer's decode attention of a batch of equal contexts, through the same
 door as the engine's (`kernels.dispatch`), over blocks in shuffled order. Sizes take turns, so that
-a slow moment of the machine falls on all of them; each gets the median of its turns. It knows no
-engine and no model's weights: only a model's shape.
+a slow moment of the machine falls on all of them; the fastest turn of each counts, because whatever
+else runs there can only add. It knows no engine and no model's weights: only a model's shape.
 """
 
 import json
 import random
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -85,7 +84,7 @@ def measure(
         sizes: block sizes.
         num_seqs: sequences in the batch, one new token each.
         context: tokens that each attends to.
-        repeats: turns of each size; their median counts.
+        repeats: turns of each size; the fastest counts.
         shape: of the attention.
         dtype: of K, V and the queries.
         on_turn: called with the number of finished turns.
@@ -108,7 +107,7 @@ def measure(
         if on_turn:
             on_turn(turn + 1)
     return AttentionSweep(
-        tuple((size, statistics.median(times)) for size, times in turns.items()),
+        tuple((size, min(times)) for size, times in turns.items()),
         num_seqs, context, repeats, str(dtype).removeprefix("torch."), "cpu",
         _processor(), torch.get_num_threads(), shape,
     )  # fmt: skip

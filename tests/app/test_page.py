@@ -180,4 +180,4 @@ def test_charts_are_drawn_only_when_asked_for() -> None:
     page = painted()
     assert not page.get("plotly_chart")
     page.toggle(key="gbx_charts").set_value(True).run()
-    assert not page.exception and len(page.get("plotly_chart")) == 3
+    assert not page.exception and len(page.get("plotly_chart")) == 5

@@ -20,7 +20,7 @@ def main() -> None:
     asked = parser.parse_args()
     sweep = measure(num_seqs=asked.seqs, context=asked.context, repeats=asked.repeats)
     print(f"{sweep.shape.name}, {sweep.num_seqs} x {sweep.context} tokens, {sweep.dtype},")
-    print(f"{sweep.processor}, {sweep.threads} threads, median of {sweep.repeats}")
+    print(f"{sweep.processor}, {sweep.threads} threads, fastest of {sweep.repeats}")
     for size, seconds in sweep.seconds:
         print(f"{size:4} {1000 * seconds:8.3f} ms")
     if asked.out:
