@@ -222,8 +222,8 @@ def _notices(session: Session, lang: str) -> None:
     for work in session.work.values():
         notice = notice or getattr(work, "fault", None)
     comparison = _comparison(session)
-    for lane in comparison.lanes if comparison is not None else ():
-        notice = notice or lane.fault
+    if comparison is not None:
+        notice = notice or comparison.lane_fault
     if notice is not None:
         nav.note(notice.sentence(lang), is_error=True)
 

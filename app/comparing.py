@@ -309,6 +309,11 @@ class Comparison(Job):
         """Of every lane at work its name, state, steps and tokens."""
         return [(t.plan.name, t.state, t.steps, t.tokens) for t in self._tracks]
 
+    @property
+    def lane_fault(self) -> GlassblockError | None:
+        """The first fault of a lane, shown or not."""
+        return next((track.fault for track in self._tracks if track.fault), None)
+
     def work(self) -> None:
         """Plays the lanes."""
         if self._in_turn:
