@@ -29,14 +29,27 @@ from core.workload.compare import SYSTEMS, configure, equal_tokens
 from core.workload.fork import Changes
 from core.workload.scenario import Scenario
 from tests.app.fakes import FakeBackend, HeldRunner, make_plan
-from tests.builders import FakeCodec, FakeRunner, make_config
+from tests.builders import VOCAB, FakeCodec, FakeRunner, make_config
 
 BASE = make_config(num_blocks=26, max_model_len=40)
 ARRIVALS = make_plan("one two", "three", "four five six", max_tokens=7).arrivals
 
 
+class WordCodec(FakeCodec):
+    """Tokens are words, so that a scenario's prompts are about as long as the real model's."""
+
+    def encode(self, text: str, *, chat: bool = False) -> list[int]:
+        return [sum(map(ord, word)) % VOCAB for word in text.split()]
+
+
 class WatchedFake(FakeBackend):
     """Hands a row of logits for every sampled sequence to the tap."""
+
+    def build(self, config: EngineConfig, title: Mapping[str, str], first_step: int = 0) -> Engine:
+        facts = dict(self.facts)
+        return Engine(
+            config, FakeRunner(), WordCodec(), model=facts, title=title, first_step=first_step
+        )
 
     def build_watched(self, config: EngineConfig, first_step: int, on_logits: Any) -> Engine:
         import torch
@@ -48,7 +61,7 @@ class WatchedFake(FakeBackend):
                     on_logits(seqs, torch.ones(len(seqs), 8))
                 return super().execute(output)
 
-        return Engine(config, Watched(), FakeCodec(), first_step=first_step)
+        return Engine(config, Watched(), WordCodec(), first_step=first_step)
 
 
 def plans(*names: str) -> list[LanePlan]:
