@@ -17,7 +17,7 @@ from app.state import Say
 from core.capacity.hardware import GIB, HARDWARE, find_hardware
 from core.capacity.shapes import SHAPES, find_shape, kv_memory
 from core.errors import ConfigError, GlassblockError, LimitError, WorkloadError
-from core.exec.cost_model import CostModel
+from core.exec.cost_model import Assumption, CostModel
 from core.workload import synthetic
 from core.workload.loading import FORMATS, load_workload
 from core.workload.requests import Workload
@@ -35,6 +35,7 @@ PRESET_SLOTS = {("a100-40gb", "opt-13b"): 15_729}
 _SWEEP = (1 / 4, 1 / 2, 1, 2)
 _FALLBACK_SLOTS = 4096
 _MAX_SLOTS = 1 << 22
+_CONTEXT = 2048  # the longest of the presets
 
 
 def system_title(name: str, say: Say) -> str:
@@ -58,7 +59,7 @@ def show_form(say: Say) -> None:
     )  # fmt: skip
     _device_fields(say)
     with st.expander(say("sim.more"), key="gbx_sim_more"):
-        _engine_fields(say)
+        _engine_fields(source, say)
 
 
 def plan_of(say: Say) -> Plan:
@@ -75,7 +76,7 @@ def plan_of(say: Say) -> Plan:
     hardware, shape = state["gbx_sim_hardware"], state["gbx_sim_shape"]
     cost = CostModel(find_hardware(hardware), find_shape(shape))
     slots = int(state[_slots_key(hardware, shape)])
-    settings = _settings(workload)
+    settings = _settings(workload, SHAPES[shape].max_len)
     parts = [Part(name, _config(name, slots, settings)) for name in systems]
     if state.get("gbx_sim_sweep"):
         sizes = [round(slots * share) for share in _SWEEP]
@@ -84,7 +85,7 @@ def plan_of(say: Say) -> Plan:
             for name in systems
             for size in sizes
         ]
-    return Plan(workload, cost, tuple(parts))
+    return Plan(workload, cost, tuple(parts), tuple(_assumptions(slots, settings)))
 
 
 # ------------------------------------------------------------------------------------ widgets
@@ -170,22 +171,31 @@ def _default_slots(hardware: str, shape: str, say: Say) -> tuple[int, str]:
     slot = SHAPES[shape].slot_bytes()
     if (hardware, shape) in PRESET_SLOTS:
         return PRESET_SLOTS[hardware, shape], say("sim.slots_paper", bytes=f"{slot:,}")
+    slots = _derived_slots(hardware, shape)
+    if slots is None:
+        return _FALLBACK_SLOTS, say("sim.slots_too_big", slots=f"{_FALLBACK_SLOTS:,}")
+    gib = f"{slots * slot / GIB:.1f}"
+    return slots, say("sim.slots_derived", gib=gib, bytes=f"{slot:,}")
+
+
+def _derived_slots(hardware: str, shape: str) -> int | None:
+    """Slots that vLLM's account of the device's memory leaves; None when the weights don't fit."""
     try:
         memory = kv_memory(HARDWARE[hardware], SHAPES[shape])
     except ConfigError:
-        return _FALLBACK_SLOTS, say("sim.slots_too_big", slots=f"{_FALLBACK_SLOTS:,}")
-    slots = max(16, min(_MAX_SLOTS, memory // slot))
-    return slots, say("sim.slots_derived", gib=f"{memory / GIB:.1f}", bytes=f"{slot:,}")
+        return None
+    return max(16, min(_MAX_SLOTS, memory // SHAPES[shape].slot_bytes()))
 
 
-def _engine_fields(say: Say) -> None:
+def _engine_fields(source: str, say: Say) -> None:
     left, right = st.columns(2, gap="small")
     left.number_input(
         say("block_size"), 1, 512, 16, 1, key="gbx_sim_block_size", help=say("sim.block_help")
     )
     right.number_input(
-        say("sim.max_model_len"), 16, 1 << 20, 2048, 256, key="gbx_sim_max_len",
-        help=say("sim.max_model_len_help"),
+        say("sim.max_model_len"), 16, 1 << 20, None if source == "file" else _CONTEXT, 256,
+        key=_context_key(source), help=say("sim.max_model_len_help"),
+        placeholder=say("sim.as_needed"),
     )  # fmt: skip
     left.number_input(say("max_num_seqs"), 1, 1024, 256, 16, key="gbx_sim_max_seqs")
     right.number_input(
@@ -202,6 +212,10 @@ def _engine_fields(say: Say) -> None:
     )  # fmt: skip
 
 
+def _context_key(source: str) -> str:
+    return f"gbx_sim_max_len_{'file' if source == 'file' else 'drawn'}"
+
+
 def _slots_key(hardware: str, shape: str) -> str:
     return f"gbx_sim_slots_{hardware}_{shape}"
 
@@ -209,18 +223,41 @@ def _slots_key(hardware: str, shape: str) -> str:
 # --------------------------------------------------------------------------------------- plan
 
 
-def _settings(workload: Workload) -> dict[str, Any]:
+def _settings(workload: Workload, longest: int) -> dict[str, Any]:
     state = st.session_state
+    asked = state.get(_context_key(state["gbx_sim_source"]))
+    needed = max((request.total_tokens for request in workload.requests), default=1)
     size = int(state.get("gbx_sim_block_size", 16))
     return {
         # Prefix names of a file stand for runs of so many tokens; a block must not straddle two.
         "block_size": size if not workload.prefix_unit else _divisor(workload.prefix_unit, size),
-        "max_model_len": int(state.get("gbx_sim_max_len", 2048)),
+        "max_model_len": int(asked or min(longest, max(_CONTEXT, _power_of_two(needed)))),
         "max_num_seqs": int(state.get("gbx_sim_max_seqs", 256)),
         "max_num_batched_tokens": int(state.get("gbx_sim_budget", 2048)),
         "semantics": state.get("gbx_sim_semantics", "v1"),
         "prefix_caching": state.get("gbx_sim_caching"),
     }
+
+
+def _assumptions(slots: int, settings: dict[str, Any]) -> list[Assumption]:
+    """What the form took for granted: a context as long as a file needs, memory as derived."""
+    state = st.session_state
+    hardware, shape = state["gbx_sim_hardware"], state["gbx_sim_shape"]
+    found = []
+    if not state.get(_context_key(state["gbx_sim_source"])):
+        found.append(Assumption("context", {"limit": settings["max_model_len"]}))
+    if (hardware, shape) not in PRESET_SLOTS and slots == _derived_slots(hardware, shape):
+        found.append(Assumption("pool", {"slots": slots, "utilisation": 90}))
+    return found
+
+
+def _power_of_two(least: int) -> int:
+    """The smallest power of two from `least` on.
+
+    >>> _power_of_two(5), _power_of_two(8)
+    (8, 8)
+    """
+    return 1 << (least - 1).bit_length()
 
 
 def _divisor(unit: int, size: int) -> int:
@@ -251,7 +288,7 @@ def _workload(say: Say) -> Workload:
     )
     if source != "own":
         return synthetic.make(recipe, say(f"sim.source_{source}"))
-    longest = int(state.get("gbx_sim_max_len", 2048))
+    longest = int(state.get(_context_key(source)) or _CONTEXT)
     own = {
         name: state[f"gbx_sim_{name}"]
         for name in ("prompt_mean", "output_mean", "arrivals", "lengths", "shared_prefix", "groups")

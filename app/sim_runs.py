@@ -10,13 +10,13 @@ more stops by itself.
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.sim_sets import PoolRun, ResultSet
 from core.config import EngineConfig
 from core.errors import GlassblockError, LimitError
-from core.exec.cost_model import CostModel
+from core.exec.cost_model import Assumption, CostModel
 from core.workload.requests import Workload
 from core.workload.sim_result import SimulationResult
 from core.workload.simulate import Simulation, SimulationProgress
@@ -51,11 +51,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to simulate."""
+    """What to simulate; `assumptions` are the planner's own, beside the cost model's."""
 
     workload: Workload
     cost: CostModel
     parts: tuple[Part, ...]
+    assumptions: tuple[Assumption, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,8 @@ class Job:
         summary = result.summary
         if not part.is_pool:
             if summary.steps or not result.cancelled:
-                self._results.append(result)
+                told = (*result.assumptions, *self.plan.assumptions)
+                self._results.append(replace(result, assumptions=told))
         elif not result.cancelled and summary.slots is not None:
             point = summary.mean_running, summary.finished, summary.refused
             self._pools.append(PoolRun(part.system, summary.slots, *point))

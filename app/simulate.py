@@ -96,10 +96,7 @@ def _results(say: Say, lang: str) -> None:
         st.fragment(_paint_progress, run_every=_TICK if alive else None)(job, lang, alive)
     kept = _kept()
     chosen = _choice(kept, say)
-    _file_bar(chosen, say, lang)
-    if not chosen:
-        nav.note(say("sim.none_chosen"))
-        return
+    _file_bar(chosen, say)
     entries = _entries(chosen, say)
     if len(entries) > _SHOWN:
         nav.note(say("sim.too_many", limit=_SHOWN, count=len(entries)))
@@ -156,7 +153,7 @@ def _next_number() -> int:
 
 
 def _choice(kept: Sequence[_Kept], say: Say) -> list[_Kept]:
-    """Which sets are shown; several stand side by side."""
+    """Which sets are shown, at least one; several stand side by side."""
     by_number = {item.number: item for item in kept}
     wanted = [n for n in st.session_state.get("gbx_sim_chosen", []) if n in by_number]
     st.session_state["gbx_sim_chosen"] = wanted or [kept[0].number]
@@ -193,14 +190,12 @@ def _entries(chosen: Sequence[_Kept], say: Say) -> list[Entry]:
     return entries
 
 
-def _file_bar(chosen: Sequence[_Kept], say: Say, lang: str) -> None:
+def _file_bar(chosen: Sequence[_Kept], say: Say) -> None:
     with st.container(key="gbx-bar", horizontal=True, vertical_alignment="center"):
-        if chosen:
-            found = chosen[0].found
-            st.download_button(
-                say("sim.download"), found.to_json, "glassblock-simulation.json",
-                "application/json", key="gbx_sim_download", on_click="ignore",
-            )  # fmt: skip
+        st.download_button(
+            say("sim.download"), chosen[0].found.to_json, "glassblock-simulation.json",
+            "application/json", key="gbx_sim_download", on_click="ignore",
+        )  # fmt: skip
         with st.popover(say("sim.open"), key="gbx_sim_open"):
             st.file_uploader(
                 say("sim.open_help"), ["json"], key="gbx_sim_opened", max_upload_size=8,

@@ -10,7 +10,7 @@ import streamlit as st
 
 from app.export import chart
 from app.figures import charts, memory_map, systems, tail
-from app.figures.frame import Kind, Words
+from app.figures.frame import Kind, Words, source
 from app.sim_view import words_of
 from app.state import Say
 from app.theme import LOOKS, theme_name
@@ -33,13 +33,15 @@ def show_trace(trace: Trace, say: Say, cursor: int | None = None, key: str = "ru
     if not steps:
         return
     about, kind = _source(trace, words)
-    chart(charts.memory(steps, look, words, cursor), f"{key}_memory", say)
-    left, right = st.columns(2, gap="small")
-    with left:
-        chart(charts.requests(steps, look, words, cursor), f"{key}_requests", say)
-    with right:
-        figure = charts.rates(steps, look, words, cursor, measured_on=about)
-        chart(figure, f"{key}_rates", say)
+    wide, (left, right) = st.container(), st.columns(2, gap="small")
+    for place, name, draw in (
+        (wide, "memory", charts.memory),
+        (left, "requests", charts.requests),
+        (right, "rates", charts.rates),
+    ):
+        with place:
+            figure = source(draw(steps, look, words, cursor), look, about, kind)
+            chart(figure, f"{key}_{name}", say)
     _map(trace, about, kind, say, f"{key}_map")
     layout = trace.header.layout
     if layout.allocator == "paged" and layout.block_size > 1:

@@ -193,6 +193,30 @@ def test_a_file_is_simulated_and_one_without_times_gets_drawn_ones() -> None:
     assert "mine" in html(page) and "poisson" in result.source
 
 
+def test_a_files_context_and_the_derived_memory_are_told_as_assumptions() -> None:
+    page = painted()
+    page.selectbox(key="gbx_sim_source").set_value("file")
+    page.selectbox(key="gbx_sim_shape").set_value("llama-3.1-8b")
+    again(page)
+    page.file_uploader(key="gbx_sim_file").upload(
+        "long.csv", b"prompt,output\n5000,10\n", "text/csv"
+    )
+    page.pills(key="gbx_sim_systems").set_value(["paged"])
+    (result,) = simulated(again(page)).session_state["gbx_sim_kept"][0].found.results
+    told = {item.code: item.values for item in result.assumptions}
+    assert told["context"]["limit"] == result.config["max_model_len"] == 8192
+    assert 0 <= told["pool"]["slots"] - result.summary.slots < 16
+    assert result.summary.finished == 1
+
+
+def test_weights_that_do_not_fit_are_said_beside_the_slots() -> None:
+    page = painted()
+    page.selectbox(key="gbx_sim_hardware").set_value("t4")
+    again(page)
+    fallback = sentence("app.sim.slots_too_big", "en", slots="4,096")
+    assert fallback in [caption.value for caption in page.caption]
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [
