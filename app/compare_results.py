@@ -217,10 +217,8 @@ def gain_card(report: Mapping[str, Any], say: Say, prefix: str) -> str | None:
                     f'<div class="gbx-gain-words"><b>{escape(label)}</b>'
                     f"<span>{escape(figure)} {escape(detail)}</span></div>"
                 )
-                if st.button(
-                    say("cmp.gain_open", system=say(f"cmp.system_{name}")),
-                    key=f"{prefix}_{name}", help=say("cmp.gain_help"),
-                ):  # fmt: skip
+                words = say("cmp.gain_open", system=say(f"cmp.system_{name}"))
+                if st.button(words, key=f"{prefix}_{name}"):
                     clicked = name
         st.html(_gain_foot(report, say))
     return clicked
@@ -254,6 +252,7 @@ def _gain_foot(report: Mapping[str, Any], say: Say) -> str:
         say("cmp.gain_foot", factor="?" if factor is None else f"{factor:.2f}",
             repeat=report["repeat"], where=where),
         say("cmp.gain_ranges", ranges=ranges),
+        say("cmp.gain_help"),
         say("cmp.gain_claim"),
         say("cmp.gain_padding"),
         say("cmp.gain_command", command=report["command"]),
