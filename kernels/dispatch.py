@@ -2,22 +2,51 @@
 
 `prepare` checks shapes, ranges and devices and does the index work of a step; `write_kv` and
 `paged_attention` then run for every layer with that plan and check only what a layer can change.
-Faults are plain `ValueError`s: this folder knows nothing of the engine.
+`prepare_buffers` makes a plan whose tensors stay where they are, for a captured graph; `refill`
+puts a step into it.
+
+Backends: "reference" is the plain one, "torch" runs anywhere, "triton" on a GPU (or, slowly, in
+Triton's interpreter); "auto" is "triton" where it can be, else "torch". Triton is imported when it
+is first chosen: it need not be installed.
+
+In debug mode (`debug=True`, or GLASSBLOCK_DEBUG=1 in the environment) every call checks the slots
+and block tables again as they then are, and the Triton kernels leave out blocks outside the pool,
+so that a wrong table can't read foreign memory. Faults are plain `ValueError`s.
 """
 
+import importlib.util
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from kernels import reference, torch_paged
+from kernels import checks, reference, torch_paged
+from kernels.fp8 import KVScales
+from kernels.triton_launch import interpreting
+from kernels.triton_step import Step, make_step
 
-__all__ = ["Backend", "KernelPlan", "copy_blocks", "paged_attention", "prepare", "write_kv"]
+__all__ = [
+    "Backend",
+    "KernelPlan",
+    "RealBackend",
+    "block_mass",
+    "choose_backend",
+    "copy_blocks",
+    "move_blocks",
+    "paged_attention",
+    "prepare",
+    "prepare_buffers",
+    "refill",
+    "write_kv",
+]
 
-Backend = Literal["auto", "reference", "torch"]
-_INDEX_TYPES = (torch.int32, torch.int64)
+Backend = Literal["auto", "reference", "torch", "triton"]
+RealBackend = Literal["reference", "torch", "triton"]
+_BACKENDS = ("auto", "reference", "torch", "triton")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +59,52 @@ class KernelPlan:
         block_tables: `[num_seqs, max_blocks]`.
         seq_lens: `[num_seqs]`.
         query_start_loc: `[num_seqs + 1]`.
-        groups: the padded batches of the torch backend, empty for the reference.
+        groups: the padded batches of the torch backend, empty for the others.
+        step: the Triton kernels' own index work; None for the others.
+        debug: check again at every call.
     """
 
-    backend: Literal["reference", "torch"]
+    backend: RealBackend
     cache_shape: tuple[int, int]
     slot_mapping: Tensor
     block_tables: Tensor
     seq_lens: Tensor
     query_start_loc: Tensor
-    groups: tuple[torch_paged.Group, ...]
+    groups: tuple[torch_paged.Group, ...] = ()
+    step: Step | None = None
+    debug: bool = False
 
     @property
     def num_tokens(self) -> int:
         """Packed tokens of the step."""
         return self.slot_mapping.shape[0]
+
+
+def choose_backend(backend: Backend, device: torch.device | str) -> RealBackend:
+    """The backend that runs on a device.
+
+    Raises:
+        ValueError: an unknown backend, or one that can't run there.
+    """
+    if backend not in _BACKENDS:
+        names = ", ".join(repr(name) for name in _BACKENDS)
+        raise ValueError(f"backend {backend!r} is not one of {names}")
+    on_gpu = torch.device(device).type == "cuda"  # torch's name for AMD's GPUs too
+    if backend == "auto":
+        return "triton" if on_gpu and _has_triton() else "torch"
+    if backend != "triton":
+        return backend
+    if not _has_triton():
+        raise ValueError(
+            "backend 'triton' needs the package triton, which is not installed here: "
+            "install it or take backend 'torch'"
+        )
+    if not on_gpu and not interpreting():
+        raise ValueError(
+            f"backend 'triton' needs a GPU, the tensors are on {device}: take backend 'torch' "
+            "(or set TRITON_INTERPRET=1 before the start to run the kernels slowly without one)"
+        )
+    return "triton"
 
 
 def prepare(
@@ -56,6 +116,8 @@ def prepare(
     num_blocks: int,
     block_size: int,
     backend: Backend = "auto",
+    device: torch.device | str | None = None,
+    debug: bool | None = None,
 ) -> KernelPlan:
     """Checks a step and does its index work.
 
@@ -67,39 +129,108 @@ def prepare(
         q_lens: new tokens of each sequence.
         num_blocks: blocks in the caches.
         block_size: slots in a block.
-        backend: "auto" takes the fastest that runs on the tensors' device.
+        backend: "auto" takes the fastest that runs on the device.
+        device: where the caches are; None is where the index tensors are. Index tensors on the
+            host are checked without waiting for a GPU.
+        debug: check again at every call; None asks the environment.
 
     Raises:
         ValueError: a wrong shape, dtype, device or range.
     """
-    if backend not in ("auto", "reference", "torch"):
-        raise ValueError(f"backend {backend!r} is not one of 'auto', 'reference', 'torch'")
-    _check_indices(slot_mapping, block_tables)
-    _check_lengths(slot_mapping, block_tables, seq_lens, q_lens, block_size)
-    _check_range("slot_mapping", slot_mapping, num_blocks * block_size)
-    _check_range("block_tables", block_tables, num_blocks)
-    device = slot_mapping.device
+    place = slot_mapping.device if device is None else torch.device(device)
+    chosen = choose_backend(backend, place)
+    _check_step(slot_mapping, block_tables, seq_lens, q_lens, num_blocks, block_size)
     starts = torch.zeros(len(q_lens) + 1, dtype=torch.int64)
     starts[1:] = torch.tensor(q_lens, dtype=torch.int64).cumsum(0)
-    chosen: Literal["reference", "torch"] = "reference" if backend == "reference" else "torch"
-    groups = (
-        torch_paged.make_groups(block_tables, seq_lens, q_lens, block_size)
-        if chosen == "torch"
-        else ()
-    )
+    tables = block_tables.to(place)
+    lengths = torch.tensor(seq_lens, dtype=torch.int64, device=place)
+    starts = starts.to(place)
     return KernelPlan(
         backend=chosen,
         cache_shape=(num_blocks, block_size),
-        slot_mapping=slot_mapping.long(),
-        block_tables=block_tables,
-        seq_lens=torch.tensor(seq_lens, dtype=torch.int64, device=device),
-        query_start_loc=starts.to(device),
-        groups=groups,
+        slot_mapping=slot_mapping.to(place).long(),
+        block_tables=tables,
+        seq_lens=lengths,
+        query_start_loc=starts,
+        groups=torch_paged.make_groups(tables, seq_lens, q_lens, block_size)
+        if chosen == "torch"
+        else (),
+        step=make_step(tables, lengths, starts, seq_lens, q_lens) if chosen == "triton" else None,
+        debug=os.environ.get("GLASSBLOCK_DEBUG") == "1" if debug is None else debug,
     )
 
 
+def prepare_buffers(
+    num_seqs: int,
+    max_blocks: int,
+    *,
+    num_blocks: int,
+    block_size: int,
+    device: torch.device | str,
+    backend: Backend = "auto",
+) -> KernelPlan:
+    """A plan of up to `num_seqs` decodes whose tensors never move; all rows are padding yet.
+
+    Raises:
+        ValueError: the torch backend, which plans a step on the host.
+    """
+    chosen = choose_backend(backend, device)
+    if chosen == "torch":
+        raise ValueError("backend 'torch' can't keep its plan in buffers: take backend 'triton'")
+    tables = torch.zeros((num_seqs, max_blocks), dtype=torch.int64, device=device)
+    lengths = torch.zeros(num_seqs, dtype=torch.int64, device=device)
+    starts = torch.arange(num_seqs + 1, device=device)
+    longest = [max_blocks * block_size] * num_seqs
+    return KernelPlan(
+        backend=chosen,
+        cache_shape=(num_blocks, block_size),
+        slot_mapping=torch.full((num_seqs,), -1, dtype=torch.int64, device=device),
+        block_tables=tables,
+        seq_lens=lengths,
+        query_start_loc=starts,
+        step=make_step(tables, lengths, starts, longest, [1] * num_seqs)
+        if chosen == "triton"
+        else None,
+    )
+
+
+def refill(
+    plan: KernelPlan, slot_mapping: Tensor, block_tables: Tensor, seq_lens: Sequence[int]
+) -> None:
+    """Puts a step of decodes into a plan of `prepare_buffers`; the rest becomes padding.
+
+    Args:
+        plan: changed.
+        slot_mapping: `[n]` on the host, n at most the plan's rows.
+        block_tables: `[n, blocks]` on the host.
+        seq_lens: n contexts with their new token.
+
+    Raises:
+        ValueError: a wrong shape, dtype or range, or more than the plan has room for.
+    """
+    count, width = block_tables.shape
+    if count > plan.num_tokens or width > plan.block_tables.shape[1]:
+        raise ValueError(
+            f"{count} decodes with up to {width} blocks don't fit a plan of "
+            f"{plan.num_tokens} with {plan.block_tables.shape[1]}"
+        )
+    _check_step(slot_mapping, block_tables, seq_lens, [1] * count, *plan.cache_shape)
+    padded = torch.full((plan.num_tokens,), -1, dtype=torch.int64)
+    padded[:count] = slot_mapping
+    plan.slot_mapping.copy_(padded)
+    lengths = torch.zeros(plan.num_tokens, dtype=torch.int64)
+    lengths[:count] = torch.tensor(seq_lens)
+    plan.seq_lens.copy_(lengths)
+    plan.block_tables[:count, :width].copy_(block_tables)
+
+
 def write_kv(
-    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, plan: KernelPlan
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    plan: KernelPlan,
+    scales: KVScales | None = None,
 ) -> None:
     """Stores the step's keys and values in their slots; changes the caches.
 
@@ -109,40 +240,23 @@ def write_kv(
         key_cache: `[num_blocks, block_size, num_kv_heads, head_dim]`.
         value_cache: as `key_cache`.
         plan: of `prepare`.
+        scales: of an fp8 cache.
 
     Raises:
         ValueError: a shape, dtype or device that differs from the caches' or the plan's.
     """
-    _check_caches(key_cache, value_cache, plan)
-    wanted = (plan.num_tokens, *key_cache.shape[2:])
-    for name, tensor in (("key", key), ("value", value)):
-        if tensor.shape != wanted:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, the step needs {wanted}")
-        if tensor.dtype != key_cache.dtype or tensor.device != key_cache.device:
-            raise ValueError(
-                f"{name} is {tensor.dtype} on {tensor.device}, the cache is "
-                f"{key_cache.dtype} on {key_cache.device}"
-            )
-    write = reference.write_kv if plan.backend == "reference" else torch_paged.write_kv
-    write(key, value, key_cache, value_cache, plan.slot_mapping)
+    _check_layer(key_cache, value_cache, plan, scales)
+    checks.check_new_kv(key, value, key_cache, plan.num_tokens)
+    if plan.backend == "torch":
+        torch_paged.write_kv(key, value, key_cache, value_cache, plan.slot_mapping)
+    elif plan.backend == "reference":
+        reference.write_kv(key, value, key_cache, value_cache, plan.slot_mapping, scales)
+    else:
+        from kernels import triton_write
 
-
-def copy_blocks(
-    caches: Sequence[Tensor], pairs: Sequence[tuple[int, int]], *, backend: Backend = "auto"
-) -> None:
-    """Copies blocks (source, destination), as if one pair after the other; changes the caches.
-
-    Raises:
-        ValueError: a block outside the caches.
-    """
-    if not pairs:
-        return
-    for cache in caches:
-        for block_id in (block_id for pair in pairs for block_id in pair):
-            if not 0 <= block_id < cache.shape[0]:
-                raise ValueError(f"block {block_id} is outside the cache's {cache.shape[0]} blocks")
-    copy = reference.copy_blocks if backend == "reference" else torch_paged.copy_blocks
-    copy(caches, pairs)
+        triton_write.write_kv(
+            key, value, key_cache, value_cache, plan.slot_mapping, scales, checked=plan.debug
+        )
 
 
 def paged_attention(
@@ -153,6 +267,7 @@ def paged_attention(
     scale: float,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    scales: KVScales | None = None,
 ) -> Tensor:
     """Causal attention of the step's tokens over their contexts.
 
@@ -164,6 +279,7 @@ def paged_attention(
         scale: factor on the scores.
         sliding_window: a query sees itself and the window - 1 positions before it.
         softcap: scores become softcap * tanh(score / softcap).
+        scales: of an fp8 cache.
 
     Returns:
         `[num_tokens, num_heads, head_dim]`.
@@ -171,94 +287,166 @@ def paged_attention(
     Raises:
         ValueError: a shape or dtype that differs from the caches' or the plan's.
     """
-    _check_caches(key_cache, value_cache, plan)
-    num_kv_heads, head_dim = key_cache.shape[2:]
-    if query.ndim != 3 or query.shape[0] != plan.num_tokens or query.shape[2] != head_dim:
-        raise ValueError(
-            f"query has shape {tuple(query.shape)}, "
-            f"the step needs ({plan.num_tokens}, heads, {head_dim})"
-        )
-    if query.shape[1] % num_kv_heads:
-        raise ValueError(f"{query.shape[1]} query heads can't share {num_kv_heads} KV heads evenly")
-    if query.dtype != key_cache.dtype or query.device != key_cache.device:
-        raise ValueError(
-            f"query is {query.dtype} on {query.device}, the cache is "
-            f"{key_cache.dtype} on {key_cache.device}"
-        )
-    if sliding_window is not None and sliding_window < 1:
-        raise ValueError(f"sliding_window {sliding_window} must be at least 1")
+    _check_layer(key_cache, value_cache, plan, scales)
+    checks.check_query(query, key_cache, plan.num_tokens, sliding_window)
     if plan.backend == "torch":
         return torch_paged.paged_attention(
             query, key_cache, value_cache, plan.groups, scale, sliding_window, softcap
         )
+    if plan.step is not None:
+        from kernels import triton_paged
+
+        return triton_paged.paged_attention(
+            query, key_cache, value_cache, plan.step, scale, sliding_window, softcap, scales,
+            checked=plan.debug,
+        )  # fmt: skip
     return reference.paged_attention(
-        query,
-        key_cache,
-        value_cache,
-        plan.block_tables,
-        plan.seq_lens,
-        plan.query_start_loc,
-        scale,
-        sliding_window,
-        softcap,
-    )
+        query, key_cache, value_cache, plan.block_tables, plan.seq_lens, plan.query_start_loc,
+        scale, sliding_window, softcap, scales,
+    )  # fmt: skip
 
 
-def _check_caches(key_cache: Tensor, value_cache: Tensor, plan: KernelPlan) -> None:
-    if key_cache.ndim != 4 or key_cache.shape != value_cache.shape:
-        raise ValueError(
-            f"caches of shape {tuple(key_cache.shape)} and {tuple(value_cache.shape)} are not "
-            "two equal [num_blocks, block_size, num_kv_heads, head_dim]"
-        )
-    if key_cache.shape[:2] != plan.cache_shape:
-        raise ValueError(
-            f"the plan was made for {plan.cache_shape[0]} blocks of {plan.cache_shape[1]} slots, "
-            f"the cache has {key_cache.shape[0]} of {key_cache.shape[1]}"
-        )
+def block_mass(
+    query: Tensor,
+    key_cache: Tensor,
+    plan: KernelPlan,
+    scale: float,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    scales: KVScales | None = None,
+) -> Tensor:
+    """How much of its attention each sequence's last query gives to each of its blocks.
+
+    Args: as of `paged_attention`.
+
+    Returns:
+        `[num_seqs, num_heads, max_blocks]` float32; 0 past a sequence's end, and rows sum to 1.
+
+    Raises:
+        ValueError: a shape or dtype that differs from the cache's or the plan's.
+    """
+    _check_layer(key_cache, key_cache, plan, scales)
+    checks.check_query(query, key_cache, plan.num_tokens, sliding_window)
+    if plan.step is not None:
+        from kernels import triton_paged
+
+        return triton_paged.block_mass(
+            query, key_cache, plan.step, scale, sliding_window, softcap, scales,
+            checked=plan.debug,
+        )  # fmt: skip
+    return reference.block_mass(
+        query, key_cache, plan.block_tables, plan.seq_lens, plan.query_start_loc,
+        scale, sliding_window, softcap, scales,
+    )  # fmt: skip
 
 
-def _check_indices(slot_mapping: Tensor, block_tables: Tensor) -> None:
-    for name, tensor, ndim in (
-        ("slot_mapping", slot_mapping, 1),
-        ("block_tables", block_tables, 2),
+def copy_blocks(
+    storage: Tensor, pairs: Sequence[tuple[int, int]], *, backend: Backend = "auto"
+) -> None:
+    """Copies blocks in every cache, as if one pair after the other; changes the storage.
+
+    Args:
+        storage: `[caches, num_blocks, ...]`, such as K and V of every layer.
+        pairs: (source, destination) block ids.
+        backend: of `choose_backend`.
+
+    Raises:
+        ValueError: a block outside the caches.
+    """
+    checks.check_blocks(storage, [block for pair in pairs for block in pair], "copied")
+    chosen = choose_backend(backend, storage.device)
+    if not pairs:
+        return
+    if chosen == "reference":
+        reference.copy_blocks(storage, pairs)
+    elif chosen == "torch":
+        torch_paged.copy_blocks(storage.unbind(0), pairs)
+    else:
+        from kernels import triton_copy
+
+        triton_copy.copy_blocks(storage, pairs)
+
+
+def move_blocks(
+    source: Tensor,
+    destination: Tensor,
+    pairs: Sequence[tuple[int, int]],
+    *,
+    backend: Backend = "auto",
+) -> None:
+    """Copies blocks from one storage to another, such as from the GPU to the host and back.
+
+    Args:
+        source: `[caches, num_blocks, ...]`.
+        destination: the same but for its number of blocks; changed.
+        pairs: (source, destination) block ids; of two with the same destination the last counts.
+        backend: of `choose_backend`; "triton" needs pinned memory on the host's side, and "auto"
+            takes it only then.
+
+    Raises:
+        ValueError: a block outside its storage, or storages that don't match.
+    """
+    checks.check_blocks(source, [read for read, _ in pairs], "moved")
+    checks.check_blocks(destination, [write for _, write in pairs], "moved")
+    if (source.shape[:1] + source.shape[2:], source.dtype) != (
+        destination.shape[:1] + destination.shape[2:],
+        destination.dtype,
     ):
-        if tensor.ndim != ndim or tensor.dtype not in _INDEX_TYPES:
-            raise ValueError(
-                f"{name} must be {ndim}-dimensional int32 or int64, "
-                f"it is {tensor.ndim}-dimensional {tensor.dtype}"
-            )
-    if slot_mapping.device != block_tables.device:
         raise ValueError(
-            f"slot_mapping is on {slot_mapping.device}, block_tables on {block_tables.device}"
+            f"blocks of {tuple(source.shape)} {source.dtype} can't move to "
+            f"{tuple(destination.shape)} {destination.dtype}"
         )
+    if not pairs:
+        return
+    chosen = choose_backend(backend, _gpu_of(source, destination))
+    if chosen == "triton" and not _reachable(source, destination):
+        if backend == "triton":
+            raise ValueError("backend 'triton' moves blocks to and from pinned host memory only")
+        chosen = "torch"
+    last = [(read, write) for write, read in {write: read for read, write in pairs}.items()]
+    if chosen == "triton":
+        from kernels import triton_copy
+
+        triton_copy.move_blocks(source, destination, last)
+    else:
+        move = reference.move_blocks if chosen == "reference" else torch_paged.move_blocks
+        move(source, destination, last)
 
 
-def _check_lengths(
+def _check_step(
     slot_mapping: Tensor,
     block_tables: Tensor,
     seq_lens: Sequence[int],
     q_lens: Sequence[int],
+    num_blocks: int,
     block_size: int,
 ) -> None:
-    if not len(seq_lens) == len(q_lens) == block_tables.shape[0]:
-        raise ValueError(
-            f"{len(seq_lens)} seq_lens, {len(q_lens)} q_lens and {block_tables.shape[0]} "
-            "block tables must be equally many"
-        )
-    if sum(q_lens) != slot_mapping.shape[0]:
-        raise ValueError(f"{sum(q_lens)} new tokens need {slot_mapping.shape[0]} slots to match")
-    room = block_tables.shape[1] * block_size
-    for index, (seq_len, q_len) in enumerate(zip(seq_lens, q_lens, strict=True)):
-        if not 1 <= q_len <= seq_len <= room:
-            raise ValueError(
-                f"sequence {index}: {q_len} new tokens of {seq_len} in a block table "
-                f"of {room} slots"
-            )
+    checks.check_indices(slot_mapping, block_tables)
+    checks.check_lengths(slot_mapping, block_tables, seq_lens, q_lens, block_size)
+    checks.check_range("slot_mapping", slot_mapping, num_blocks * block_size)
+    checks.check_range("block_tables", block_tables, num_blocks)
 
 
-def _check_range(name: str, tensor: Tensor, bound: int) -> None:
-    if tensor.numel() == 0:
-        return
-    low, high = (int(edge) for edge in tensor.aminmax())
-    if low < 0 or high >= bound:
-        raise ValueError(f"{name} holds {low} .. {high}, outside 0 .. {bound - 1}")
+def _check_layer(
+    key_cache: Tensor, value_cache: Tensor, plan: KernelPlan, scales: KVScales | None
+) -> None:
+    checks.check_caches(key_cache, value_cache, plan.cache_shape, plan.backend)
+    checks.check_scales(key_cache, scales)
+    if plan.debug:
+        num_blocks, block_size = plan.cache_shape
+        checks.check_range("slot_mapping", plan.slot_mapping, num_blocks * block_size, lowest=-1)
+        checks.check_range("block_tables", plan.block_tables, num_blocks)
+
+
+def _gpu_of(*storages: Tensor) -> torch.device:
+    return next((s.device for s in storages if s.device.type != "cpu"), storages[0].device)
+
+
+def _reachable(*storages: Tensor) -> bool:
+    """Whether a kernel can address them all."""
+    return interpreting() or all(s.is_cuda or s.is_pinned() for s in storages)
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Group", "copy_blocks", "make_groups", "paged_attention", "write_kv"]
+__all__ = ["Group", "copy_blocks", "make_groups", "move_blocks", "paged_attention", "write_kv"]
 
 # A group is split when that saves at least so many padded scores; below, the fixed cost of one
 # more group in every layer (about 0.1 ms on a CPU) is larger than what the padding costs.
@@ -73,6 +73,14 @@ def copy_blocks(caches: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> N
         for read, write in batches:
             source = torch.tensor(read, device=cache.device)
             cache.index_copy_(0, torch.tensor(write, device=cache.device), cache[source])
+
+
+def move_blocks(source: Tensor, destination: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+    """Copies blocks between two storages `[caches, num_blocks, ...]` on any two devices."""
+    read = torch.tensor([pair[0] for pair in pairs], device=source.device)
+    write = torch.tensor([pair[1] for pair in pairs], device=destination.device)
+    blocks = source.index_select(1, read).to(destination.device)
+    destination.index_copy_(1, write, blocks)
 
 
 def make_groups(

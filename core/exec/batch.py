@@ -65,13 +65,14 @@ def build(
         input_ids=torch.tensor(token_ids, device=device),
         positions=torch.from_numpy(positions).to(device),
         plan=dispatch.prepare(
-            torch.from_numpy(slots).to(device),
-            torch.from_numpy(tables).to(device),
+            torch.from_numpy(slots),  # checked here, on the host
+            torch.from_numpy(tables),
             (starts + counts).tolist(),
             counts.tolist(),
             num_blocks=num_blocks,
             block_size=block_size,
             backend=backend,
+            device=device,
         ),
         logits_index=torch.from_numpy(ends[sampled] - 1).to(device),
         sampled=tuple(scheduled[index].seq for index in sampled),

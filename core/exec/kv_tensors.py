@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels import dispatch
+from kernels.dispatch import Backend
 
 __all__ = ["KVShape", "KVTensors"]
 
@@ -47,12 +48,16 @@ class KVTensors:
         block_size: int,
         num_host_blocks: int = 0,
         device: torch.device | str = "cpu",
+        backend: Backend = "auto",
     ) -> None:
         self.shape = shape
+        self._backend = backend
         self.block_size = block_size
         self.num_blocks = num_blocks
         self._storage = _allocate(shape, num_blocks, block_size, torch.device(device))
         self._host = _allocate(shape, num_host_blocks, block_size, torch.device("cpu"))
+        if self._storage.is_cuda and num_host_blocks:
+            self._host = self._host.pin_memory()  # which the GPU reaches by itself
         # Views made once: slicing in every layer of every step would cost more than the copy.
         self._layers = [(layer[0], layer[1]) for layer in self._storage]
 
@@ -77,16 +82,21 @@ class KVTensors:
     def copy(self, pairs: _Pairs) -> None:
         """Copies device blocks (source, destination), one pair after the other."""
         if pairs:
-            caches = list(self._storage.flatten(0, 1))  # 2 x layers views of [num_blocks, ...]
-            dispatch.copy_blocks(caches, pairs)
+            dispatch.copy_blocks(self._storage.flatten(0, 1), pairs, backend=self._backend)
 
     def swap_out(self, pairs: _Pairs) -> None:
         """Copies (device block, host block) to the host."""
-        _move(self._storage, self._host, pairs)
+        self._move(self._storage, self._host, pairs)
 
     def swap_in(self, pairs: _Pairs) -> None:
         """Copies (host block, device block) back."""
-        _move(self._host, self._storage, pairs)
+        self._move(self._host, self._storage, pairs)
+
+    def _move(self, source: Tensor, destination: Tensor, pairs: _Pairs) -> None:
+        if pairs:
+            dispatch.move_blocks(
+                source.flatten(0, 1), destination.flatten(0, 1), pairs, backend=self._backend
+            )  # [2 x layers, blocks, ...]
 
 
 def _allocate(shape: KVShape, blocks: int, block_size: int, device: torch.device) -> Tensor:
@@ -96,12 +106,3 @@ def _allocate(shape: KVShape, blocks: int, block_size: int, device: torch.device
         dtype=shape.dtype,
         device=device,
     )
-
-
-def _move(source: Tensor, destination: Tensor, pairs: _Pairs) -> None:
-    if not pairs:
-        return
-    read = torch.tensor([pair[0] for pair in pairs], device=source.device)
-    write = torch.tensor([pair[1] for pair in pairs], device=destination.device)
-    blocks = source.index_select(2, read).to(destination.device)
-    destination.index_copy_(2, write, blocks)

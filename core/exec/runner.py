@@ -64,6 +64,7 @@ class ModelRunner:
             block_size=block_size,
             num_host_blocks=self.config.num_host_blocks if config.semantics == "paper" else 0,
             device=loaded.info.device,
+            backend=backend,
         )
 
     @property

@@ -1,88 +1,13 @@
 """Every fast path against the reference, and the reference against dense attention."""
 
-import itertools
 import random
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from kernels import dispatch, reference, torch_paged
-
-# q_lens and seq_lens of each sequence: a lone first token, decodes, fresh and continued prefills.
-STEPS = {
-    "decodes": ([1, 1, 1, 1], [1, 17, 40, 33]),
-    "long and short decodes": ([1] * 6, [900, 3, 5, 1, 880, 7]),
-    "fresh prefills": ([7, 1, 33], [7, 1, 33]),
-    "continued prefills": ([5, 16, 2], [9, 48, 31]),
-    "mixed": ([1, 12, 1, 64, 3], [20, 12, 1, 100, 8]),
-}
-
-
-class Step:
-    """Random caches and queries with permuted blocks; unwritten slots hold NaN."""
-
-    def __init__(
-        self,
-        q_lens: list[int],
-        seq_lens: list[int],
-        *,
-        block_size: int,
-        num_kv_heads: int = 2,
-        group: int = 2,
-        head_dim: int = 8,
-        dtype: torch.dtype = torch.float32,
-        seed: int = 0,
-    ) -> None:
-        rng = random.Random(seed)
-        torch.manual_seed(seed)
-        self.q_lens, self.seq_lens, self.block_size = q_lens, seq_lens, block_size
-        counts = [-(-length // block_size) for length in seq_lens]
-        self.num_blocks = sum(counts) + 3
-        ids = rng.sample(range(self.num_blocks), sum(counts))
-        self.tables = torch.tensor(
-            [[ids.pop() for _ in range(count)] + [0] * (max(counts) - count) for count in counts]
-        )
-        shape = (self.num_blocks, block_size, num_kv_heads, head_dim)
-        self.keys = torch.full(shape, float("nan"), dtype=dtype)
-        self.values = torch.full(shape, float("nan"), dtype=dtype)
-        for table, length in zip(self.tables.tolist(), seq_lens, strict=True):
-            for position in range(length):
-                place = table[position // block_size], position % block_size
-                self.keys[place] = torch.randn(num_kv_heads, head_dim).to(dtype)
-                self.values[place] = torch.randn(num_kv_heads, head_dim).to(dtype)
-        self.query = torch.randn(sum(q_lens), num_kv_heads * group, head_dim).to(dtype)
-
-    @property
-    def slots(self) -> Tensor:
-        return torch.tensor(
-            [
-                table[position // self.block_size] * self.block_size + position % self.block_size
-                for table, q_len, length in zip(
-                    self.tables.tolist(), self.q_lens, self.seq_lens, strict=True
-                )
-                for position in range(length - q_len, length)
-            ]
-        )
-
-    def plan(self, backend: dispatch.Backend) -> dispatch.KernelPlan:
-        return dispatch.prepare(
-            self.slots,
-            self.tables,
-            self.seq_lens,
-            self.q_lens,
-            num_blocks=self.num_blocks,
-            block_size=self.block_size,
-            backend=backend,
-        )
-
-    def attend(
-        self, backend: dispatch.Backend, window: int | None = None, softcap: float | None = None
-    ) -> Tensor:
-        return dispatch.paged_attention(
-            self.query, self.keys, self.values, self.plan(backend), 0.3, window, softcap
-        )
+from tests.kernels.steps import STEPS, Step
 
 
 def assert_equal_attention(step: Step, window: int | None = None, softcap: float | None = None):
@@ -173,12 +98,11 @@ def test_written_keys_and_values_are_in_their_slots(backend: dispatch.Backend) -
     "pairs", [[(0, 3)], [(0, 3), (1, 4), (0, 5)], [(0, 3), (3, 4)], [(0, 3), (1, 3)], []]
 )
 def test_copies_happen_as_if_one_after_the_other(pairs: list[tuple[int, int]]) -> None:
-    caches = [torch.randn(6, 2, 1, 4), torch.randn(6, 2, 1, 4)]
-    wanted = [cache.clone() for cache in caches]
+    storage = torch.randn(2, 6, 2, 1, 4)
+    wanted = storage.clone()
     reference.copy_blocks(wanted, pairs)
-    dispatch.copy_blocks(caches, pairs)
-    for cache, copied in itertools.zip_longest(caches, wanted):
-        assert torch.equal(cache, copied)
+    dispatch.copy_blocks(storage, pairs)
+    assert torch.equal(storage, wanted)
 
 
 def test_sequences_of_unlike_length_are_not_padded_to_each_other() -> None:
@@ -244,7 +168,7 @@ def test_tensors_that_do_not_fit_the_plan_are_refused() -> None:
         half = torch.zeros(3, 2, 8, dtype=torch.float16)
         dispatch.write_kv(half, half, step.keys, step.values, plan)
     with pytest.raises(ValueError, match="block 9 is outside"):
-        dispatch.copy_blocks([step.keys], [(0, 9)])
+        dispatch.copy_blocks(step.keys[None], [(0, 9)])
 
 
 def test_masks_are_made_once_a_step() -> None:
