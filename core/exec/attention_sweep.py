@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from core.errors import ConfigError, TraceError
-from core.exec.build import _processor
+from core.exec.build import processor_name
 from kernels import dispatch
 
 __all__ = ["SIZES", "AttentionSweep", "Shape", "measure"]
@@ -109,7 +109,7 @@ def measure(
     return AttentionSweep(
         tuple((size, min(times)) for size, times in turns.items()),
         num_seqs, context, repeats, str(dtype).removeprefix("torch."), "cpu",
-        _processor(), torch.get_num_threads(), shape,
+        processor_name(), torch.get_num_threads(), shape,
     )  # fmt: skip
 
 

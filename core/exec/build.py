@@ -13,7 +13,7 @@ from core.exec.model import LoadedModel
 from core.exec.runner import ModelRunner, OnLogits, block_bytes
 from kernels.dispatch import Backend
 
-__all__ = ["build_engine", "describe", "num_threads", "use_threads"]
+__all__ = ["build_engine", "describe", "num_threads", "processor_name", "use_threads"]
 
 
 def build_engine(
@@ -69,7 +69,7 @@ def describe(loaded: LoadedModel) -> dict[str, object]:
         "dtype": info.dtype,
         "device": info.device,
         "threads": num_threads(),
-        "processor": _processor(),
+        "processor": processor_name(),
         "torch": torch.__version__,
     }
 
@@ -84,7 +84,7 @@ def use_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def _processor() -> str:
+def processor_name() -> str:
     """The processor's name; Linux hides it in a file."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
