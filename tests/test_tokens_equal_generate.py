@@ -241,7 +241,84 @@ def test_beams_of_four_equal_generate() -> None:
     assert _count(engine, ev.BlockCopied) > 0
 
 
+@pytest.mark.parametrize(
+    ("reserve", "placement", "batching"),
+    [
+        ("max", "first_fit", "static"),
+        ("pow2", "buddy", "continuous"),
+        ("exact", "best_fit", "continuous"),
+    ],
+)
+@pytest.mark.model
+@pytest.mark.slow
+def test_fifty_prompts_in_contiguous_memory(reserve: Any, placement: Any, batching: Any) -> None:
+    plain, loaded = _real()
+    config = EngineConfig(
+        allocator="contiguous",
+        reserve=reserve,
+        placement=placement,
+        batching=batching,
+        max_model_len=128,
+        num_blocks=42,
+        max_num_batched_tokens=256,
+    )
+    engine = _run(loaded, config, _greedy(_expected()))
+    _compare(plain, engine, _expected())
+    assert _count(engine, ev.RegionReserved) == 50
+    assert _count(engine, ev.RequestDeferred) > 0, "so that memory was short"
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_samples_and_beams_in_contiguous_memory_equal_those_in_paged() -> None:
+    _, loaded = _real()
+    asked = [
+        (ids, SamplingParams(max_tokens=8, ignore_eos=True, **wide))
+        for (ids, _), wide in zip(
+            _expected()[2:26:4], [{"n": 3, "temperature": 0.8, "seed": 5}, {"beam_width": 4}] * 3,
+            strict=True,
+        )
+    ]  # fmt: skip
+    answers = []
+    for allocator in ("paged", "contiguous"):
+        config = EngineConfig(
+            allocator=allocator,
+            semantics="paper",
+            reserve="exact",
+            num_blocks=48,
+            max_num_batched_tokens=128,
+        )
+        engine = _run(loaded, config, asked)
+        answers.append([[c.token_ids for c in output.outputs] for output in engine.outputs()])
+    assert answers[0] == answers[1]
+    assert _count(engine, ev.RegionCopied) > 6
+
+
 # ---------------------------------------------------------------- tiny random models
+
+
+@pytest.mark.parametrize("batching", ["static", "continuous"])
+@pytest.mark.parametrize("placement", ["first_fit", "best_fit", "buddy"])
+@pytest.mark.parametrize("reserve", ["max", "pow2", "exact"])
+def test_a_tiny_model_equals_generate_in_every_contiguous_memory(
+    reserve: Any, placement: Any, batching: Any
+) -> None:
+    plain, bare = pair("llama")
+    loaded = replace(bare, tokenizer=CODECS["byte level"]._tokenizer)
+    expected = tuple((ids, generate(plain, ids, 12)) for ids in prompts(8, seed=3, longest=30))
+    config = EngineConfig(
+        allocator="contiguous",
+        reserve=reserve,
+        placement=placement,
+        batching=batching,
+        max_model_len=48,
+        block_size=4,
+        num_blocks=40,
+        max_num_batched_tokens=16,
+    )
+    engine = _run(loaded, config, _greedy(expected))
+    _compare(plain, engine, expected)
+    assert _count(engine, ev.RegionReserved) == 8
 
 
 @pytest.mark.parametrize("semantics", ["v1", "paper"])
