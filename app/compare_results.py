@@ -52,8 +52,8 @@ def figures_card(
 def equality_line(lanes: Sequence[Lane], say: Say) -> str:
     """What the button of the proof says: how many tokens are equal by the traces."""
     found = [equal_tokens(lanes[0].trace, lane.trace) for lane in lanes[1:]]
-    if found and all(item.holds for item in found):
-        return say("cmp.prove_same", tokens=f"{found[0].tokens:,}")
+    if found and not any(item.differences for item in found):
+        return say("cmp.prove_same", tokens=f"{min(item.tokens for item in found):,}")
     equal, tokens = sum(item.equal for item in found), sum(item.tokens for item in found)
     return say("cmp.prove_some", equal=f"{equal:,}", tokens=f"{tokens:,}")
 
@@ -77,19 +77,19 @@ def proof_card(
             lines.append(_why(proof, dtype, say))
         if recorded.differences != proof.equality.differences:
             lines.append(say("cmp.proof_unlike", equal=recorded.equal, tokens=recorded.tokens))
+        if proof.equality.missing:
+            lines.append(say("cmp.proof_missing", labels=", ".join(proof.equality.missing)))
         if not proof.is_whole:
             lines.append(say("cmp.proof_cut"))
-        mark = "✓" if proof.equality.holds else "≠"
+        mark = "≠" if proof.equality.differences else "✓"
         body = "".join(f"<p>{escape(line)}</p>" for line in lines)
         parts.append(f"<h4><b>{mark}</b> {escape(title)}</h4>{body}")
     st.html(_card(say("cmp.proof"), "".join(parts), role="status"))
 
 
 def _equality_sentence(found: Equality, title: str, first: str, say: Say) -> str:
-    if found.holds:
-        return say("cmp.proof_equal", tokens=found.tokens, sequences=found.sequences, first=first)
     if found.first is None:
-        return say("cmp.proof_missing", labels=", ".join(found.missing))
+        return say("cmp.proof_equal", tokens=found.tokens, sequences=found.sequences, first=first)
     place = found.first
     return say(
         "cmp.proof_differs", equal=found.equal, tokens=found.tokens, label=place.label,
@@ -102,9 +102,11 @@ def _rows_sentence(proof: "Proof", say: Say) -> str:
     rows = proof.rows
     text = say(
         "cmp.proof_rows", rows=rows.compared, largest=f"{rows.largest:.4g}", label=rows.label,
-        position=rows.position, identical=rows.identical, left=proof.steps[0],
-        right=proof.steps[1],
+        position=rows.position, identical=rows.identical,
     )  # fmt: skip
+    left, right = proof.steps
+    if left != right:
+        text += " " + say("cmp.proof_steps", left=left, right=right)
     if rows.apart:
         text += " " + say("cmp.proof_apart", rows=rows.apart)
     if rows.beyond:
@@ -295,7 +297,7 @@ SHEET = """
 .gbx-table{overflow-x:auto;min-width:0}
 .gbx-table table{border-collapse:collapse;font-size:12.5px;width:100%;
   font-variant-numeric:tabular-nums;color:var(--gbx-text)}
-.gbx-table th,.gbx-table td{padding:5px 10px;text-align:right;border:0;
+.gbx-table th,.gbx-table td{padding:5px 7px;text-align:right;border:0;
   border-bottom:1px solid var(--gbx-line);white-space:nowrap;font-weight:400}
 .gbx-table thead th{color:var(--gbx-muted);font-size:11.5px}
 .gbx-table tbody th,.gbx-table thead th:first-child{text-align:left;font-weight:600}
