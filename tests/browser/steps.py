@@ -26,6 +26,16 @@ class Site:
 
 
 @contextmanager
+def visit(site: Site, address: str, ready: str, **context: Any) -> Iterator[Page]:
+    """A page of the app, once `ready` is there and no script runs."""
+    from tests.player.served import opened
+
+    with opened(site.browser, site.url + address, ready, PATIENCE, **context) as page:
+        settled(page)
+        yield page
+
+
+@contextmanager
 def _visit(site: Site, query: str, context: dict[str, Any]) -> Iterator[Page]:
     from tests.player.served import opened
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -13,6 +11,7 @@ from playwright.sync_api import Page, expect
 from app.comparing import SCENARIO, recorded_lanes
 from core.text import sentence
 from core.workload.scenario import find_scenario
+from tests.browser import steps
 from tests.browser.steps import PATIENCE, Site, choose, model_ready, settled
 
 pytestmark = pytest.mark.browser
@@ -21,33 +20,9 @@ ALERT = '[role="alert"].gbx-note'
 LONG = 6 * PATIENCE
 
 
-@contextmanager
-def visit(site: Site, query: str = "", **context: Any) -> Iterator[Page]:
-    """The page with its runs; errors of the page and requests to the outside fail the test."""
-    settings: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}, **context}
-    faults: list[str] = []
-    with site.browser.new_context(**settings) as place:
-        page = place.new_page()
-        page.on("pageerror", lambda error: faults.append(f"page error: {error}"))
-        page.on("console", lambda m: _note(faults, m))
-        page.on("request", lambda r: _check(faults, r.url))
-        page.goto(f"{site.url}compare{query}")
-        page.wait_for_selector('[data-ready="true"]', timeout=PATIENCE)
-        settled(page)
-        yield page
-    assert faults == []
-
-
-def _note(faults: list[str], message: Any) -> None:
-    # On an address below the root Streamlit's script asks there first where its server is.
-    probing = "_stcore/" in str(message.location.get("url", ""))
-    if message.type in ("error", "warning") and not probing:
-        faults.append(message.text)
-
-
-def _check(faults: list[str], url: str) -> None:
-    if urlsplit(url).hostname not in ("127.0.0.1", None, ""):
-        faults.append(f"outside: {url}")
+def visit(site: Site, query: str = "", **context: Any) -> AbstractContextManager[Page]:
+    """The page with its runs."""
+    return steps.visit(site, f"compare{query}", '[data-ready="true"]', **context)
 
 
 def runs(page: Page) -> list[str]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import struct
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page
 
 from core.text import sentence
+from tests.browser import steps
 from tests.browser.steps import PATIENCE, Site, settled
 
 pytestmark = pytest.mark.browser
@@ -23,33 +22,9 @@ ALERT = '[role="alert"].gbx-note'
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@contextmanager
-def visit(site: Site, path: str, query: str = "", **context: Any) -> Iterator[Page]:
-    """A page with charts; errors of the page and requests to the outside fail the test."""
-    settings: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}, **context}
-    faults: list[str] = []
-    with site.browser.new_context(**settings) as place:
-        page = place.new_page()
-        page.on("pageerror", lambda error: faults.append(f"page error: {error}"))
-        page.on("console", lambda m: _note(faults, m))
-        page.on("request", lambda r: _check(faults, r.url))
-        page.goto(f"{site.url}{path}{query}")
-        page.wait_for_selector(".js-plotly-plot .main-svg", timeout=PATIENCE)
-        settled(page)
-        yield page
-    assert faults == []
-
-
-def _note(faults: list[str], message: Any) -> None:
-    # On an address below the root Streamlit's script asks there first where its server is.
-    probing = "_stcore/" in str(message.location.get("url", ""))
-    if message.type in ("error", "warning") and not probing:
-        faults.append(message.text)
-
-
-def _check(faults: list[str], url: str) -> None:
-    if urlsplit(url).hostname not in ("127.0.0.1", None, ""):
-        faults.append(f"outside: {url}")
+def visit(site: Site, path: str, query: str = "", **context: Any) -> AbstractContextManager[Page]:
+    """A page with charts."""
+    return steps.visit(site, path + query, ".js-plotly-plot .main-svg", **context)
 
 
 def save(page: Page, key: str, kind: str, folder: Path) -> Path:
