@@ -168,8 +168,18 @@ def prepare_buffers(
     block_size: int,
     device: torch.device | str,
     backend: Backend = "auto",
+    within: KernelPlan | None = None,
 ) -> KernelPlan:
     """A plan of up to `num_seqs` decodes whose tensors never move; all rows are padding yet.
+
+    Args:
+        num_seqs: its rows.
+        max_blocks: of the longest block table.
+        num_blocks: blocks in the caches.
+        block_size: slots in a block.
+        device: where the caches are.
+        backend: of `choose_backend`.
+        within: a larger plan whose buffers this one shares: only one of the two is in use.
 
     Raises:
         ValueError: the torch backend, which plans a step on the host.
@@ -177,14 +187,19 @@ def prepare_buffers(
     chosen = choose_backend(backend, device)
     if chosen == "torch":
         raise ValueError("backend 'torch' can't keep its plan in buffers: take backend 'triton'")
-    tables = torch.zeros((num_seqs, max_blocks), dtype=torch.int64, device=device)
-    lengths = torch.zeros(num_seqs, dtype=torch.int64, device=device)
-    starts = torch.arange(num_seqs + 1, device=device)
+    if within is None:
+        slots = torch.full((num_seqs,), -1, dtype=torch.int64, device=device)
+        tables = torch.zeros((num_seqs, max_blocks), dtype=torch.int64, device=device)
+        lengths = torch.zeros(num_seqs, dtype=torch.int64, device=device)
+        starts = torch.arange(num_seqs + 1, device=device)
+    else:
+        slots, tables = within.slot_mapping[:num_seqs], within.block_tables[:num_seqs]
+        lengths, starts = within.seq_lens[:num_seqs], within.query_start_loc[: num_seqs + 1]
     longest = [max_blocks * block_size] * num_seqs
     return KernelPlan(
         backend=chosen,
         cache_shape=(num_blocks, block_size),
-        slot_mapping=torch.full((num_seqs,), -1, dtype=torch.int64, device=device),
+        slot_mapping=slots,
         block_tables=tables,
         seq_lens=lengths,
         query_start_loc=starts,

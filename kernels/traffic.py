@@ -8,9 +8,7 @@ reads.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernels.tuning import split_count
-
-__all__ = ["DecodeProgram", "decode_programs", "split_count"]
+__all__ = ["DecodeProgram", "decode_programs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def decode_programs(
         block_tables: physical blocks of each sequence, at least as many as its context needs.
         block_size: slots in a block.
         num_kv_heads: of the model.
-        splits: shares of each context, as of `split_count`.
+        splits: shares of each context, as of `kernels.tuning.split_count`.
         tile: tokens of one turn of the loop.
         sliding_window: the query sees itself and the window - 1 positions before it.
 

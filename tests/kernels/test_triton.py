@@ -29,14 +29,16 @@ DEVICE = "cpu" if interpreting() else "cuda"
 BOUNDS = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
+def poisoned(fresh: torch.Tensor) -> torch.Tensor:
+    return fresh.fill_(float("nan")) if fresh.is_floating_point() else fresh
+
+
 @pytest.fixture(autouse=True)
 def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fills new memory with NaN, so that a row that no kernel wrote shows."""
     for owner, name in ((torch, "empty_like"), (torch.Tensor, "new_empty")):
         make = getattr(owner, name)
-        monkeypatch.setattr(
-            owner, name, lambda *a, make=make, **k: make(*a, **k).fill_(float("nan"))
-        )
+        monkeypatch.setattr(owner, name, lambda *a, make=make, **k: poisoned(make(*a, **k)))
 
 
 def assert_equal(step: Step, window: int | None = None, softcap: float | None = None) -> None:
