@@ -74,7 +74,18 @@ def show() -> None:
     if lanes and not _is_growing(session):
         _below(session, lanes, say)
     _gain(session, say)
+    if lanes and not _is_growing(session):
+        _charts(lanes, say)
     models.shared().start(_MODEL_DELAY)
+
+
+def _charts(lanes: Sequence[Lane], say: Say) -> None:
+    """A bar for each memory and its address space over time, drawn only when asked for."""
+    if not st.toggle(say("charts"), key="gbx_cmp_charts", help=say("charts_help")):
+        return
+    from app.trace_charts import show_memories
+
+    show_memories([(_full_title(lane, lanes, say), lane.trace) for lane in lanes], say)
 
 
 # ------------------------------------------------------------------------------- header

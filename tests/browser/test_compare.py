@@ -138,3 +138,12 @@ def test_a_running_comparison_can_be_stopped_and_keeps_what_it_has(site: Site) -
         over(page, "gbx_cmp_back")
         assert page.locator(".gc-run").count() == 2
         assert page.locator(ALERT).count() == 0
+
+
+def test_charts_come_only_when_asked_for_one_bar_and_one_map_a_memory(site: Site) -> None:
+    with visit(site) as page:
+        assert page.locator(".js-plotly-plot").count() == 0
+        page.locator(".st-key-gbx_cmp_charts label").first.click()
+        page.wait_for_selector(".js-plotly-plot .main-svg", timeout=PATIENCE)
+        settled(page)
+        expect(page.locator(".js-plotly-plot")).to_have_count(1 + len(runs(page)), timeout=PATIENCE)
