@@ -49,6 +49,9 @@ class EngineConfig:
     where `placement` finds room. It shares, preempts and swaps nothing. `max_model_len` is the
     longest context of this engine; None is the model's own.
 
+    `gpu_memory_utilization` is a third way to size the pool, on a GPU only: the share of its memory
+    that the engine may use, found by running the largest step once.
+
     Raises:
         ConfigError: a value of another kind or out of range, or two settings that exclude each
             other.
@@ -74,6 +77,7 @@ class EngineConfig:
     placement: Placement = "first_fit"
     batching: Batching = "continuous"
     max_model_len: int | None = None
+    gpu_memory_utilization: float | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -174,8 +178,10 @@ class EngineConfig:
         return cls(**values)
 
     def _check_combinations(self) -> None:
-        if self.num_blocks is not None and self.kv_memory is not None:
-            raise ConfigError("two_pool_sizes")
+        sizes = ("num_blocks", "kv_memory", "gpu_memory_utilization")
+        given = [name for name in sizes if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ConfigError("two_pool_sizes", first=given[0], second=given[1])
         if self.preemption == "swap" and self.semantics == "v1":
             raise ConfigError("swap_needs_paper")
         if self.is_contiguous and self.prefix_caching:
@@ -196,7 +202,14 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "batching": ("continuous", "static"),
 }
 _SWITCHES = ("prefix_caching", "chunked_prefill", "reserve_full_prompt")
-_OPTIONAL = {"num_blocks", "kv_memory", "watermark", "prefix_caching", "max_model_len"}
+_OPTIONAL = {
+    "num_blocks",
+    "kv_memory",
+    "watermark",
+    "prefix_caching",
+    "max_model_len",
+    "gpu_memory_utilization",
+}
 _RANGES: dict[str, tuple[float, float]] = {
     "block_size": (1, _MAX_BLOCK_SIZE),
     "num_blocks": (2, _MAX_BLOCKS),
@@ -207,5 +220,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "long_prefill_token_threshold": (0, 1 << 20),
     "num_host_blocks": (0, _MAX_BLOCKS),
     "max_model_len": (2, 1 << 30),
+    "gpu_memory_utilization": (0.01, 1.0),
     "seed": (0, (1 << 63) - 1),
 }

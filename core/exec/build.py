@@ -3,17 +3,21 @@
 import os
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from core.config import EngineConfig
 from core.engine import Engine
+from core.errors import ConfigError
+from core.exec import gpu_memory
+from core.exec.cuda_graphs import CudaGraphs
 from core.exec.model import LoadedModel
 from core.exec.runner import ModelRunner, OnLogits, block_bytes
 from kernels.dispatch import Backend
 
-__all__ = ["build_engine", "describe", "num_threads", "processor_name", "use_threads"]
+__all__ = ["build_engine", "describe", "num_threads", "processor_name", "sized_for", "use_threads"]
 
 
 def build_engine(
@@ -25,6 +29,7 @@ def build_engine(
     title: Mapping[str, str] | None = None,
     first_step: int = 0,
     on_logits: OnLogits | None = None,
+    cuda_graphs: CudaGraphs = "auto",
 ) -> Engine:
     """An engine with its own KV tensors over a shared model.
 
@@ -36,13 +41,18 @@ def build_engine(
         title: what the run shows, by language.
         first_step: see `Engine`.
         on_logits: see `ModelRunner`.
+        cuda_graphs: see `ModelRunner`.
 
     Raises:
-        ConfigError: the memory holds fewer than two blocks.
+        ConfigError: the memory holds fewer than two blocks, or `gpu_memory_utilization` is given
+            without a GPU.
+        ModelError: `cuda_graphs` is True where steps can't be recorded.
     """
     size = block_bytes(loaded.info, config.block_size)
-    sized = config.sized(size)
-    runner = ModelRunner(loaded, sized, backend=backend, on_logits=on_logits)
+    sized = sized_for(loaded, config, backend)
+    runner = ModelRunner(
+        loaded, sized, backend=backend, on_logits=on_logits, cuda_graphs=cuda_graphs
+    )
     return Engine(
         sized,
         runner,
@@ -52,6 +62,41 @@ def build_engine(
         title=title,
         first_step=first_step,
     )
+
+
+def sized_for(loaded: LoadedModel, config: EngineConfig, backend: Backend) -> EngineConfig:
+    """The configuration with the number of blocks that its memory holds for this model.
+
+    Raises:
+        ConfigError: fewer than two, or `gpu_memory_utilization` is given without a GPU.
+    """
+    if config.gpu_memory_utilization is not None:
+        config = _sized_by_trial(loaded, config, backend)
+    return config.sized(block_bytes(loaded.info, config.block_size))
+
+
+def _sized_by_trial(loaded: LoadedModel, config: EngineConfig, backend: Backend) -> EngineConfig:
+    """The configuration with the pool that the GPU has room for, after a trial step."""
+    utilization = config.gpu_memory_utilization
+    device = torch.device(loaded.info.device)
+    if utilization is None or device.type != "cuda":
+        raise ConfigError("gpu_memory_cpu", device=loaded.info.device)
+    settings, step = gpu_memory.largest_step(config, loaded.info.max_model_len)
+    runner = ModelRunner(loaded, settings, backend=backend, cuda_graphs=False)
+    torch.cuda.reset_peak_memory_stats(device)
+    runner.execute(step)
+    memory = gpu_memory.read(device)
+    peak = memory.peak - runner.kv.num_bytes
+    left = gpu_memory.kv_budget(memory, utilization, peak)
+    del runner
+    torch.cuda.empty_cache()
+    need = 2 * block_bytes(loaded.info, config.block_size)
+    if left < need:
+        raise ConfigError(
+            "gpu_memory_small", utilization=utilization, left=max(0, left), peak=peak,
+            other=memory.non_torch, need=need,
+        )  # fmt: skip
+    return replace(config, gpu_memory_utilization=None, kv_memory=left)
 
 
 def describe(loaded: LoadedModel) -> dict[str, object]:

@@ -15,12 +15,19 @@ from torch import Tensor
 
 from core.config import EngineConfig
 from core.errors import ModelError
-from core.exec import batch, sampler
+from core.exec import batch, cuda_graphs, gpu_memory, kernel_table, sampler
+from core.exec.cuda_graphs import CudaGraphs, DecodeGraphs
 from core.exec.kv_tensors import KVTensors
 from core.exec.model import LoadedModel, ModelInfo
 from core.request import SeqId, Sequence
-from core.sched.output import Candidate, Sampled, SchedulerOutput, StepResult
-from kernels.dispatch import Backend
+from core.sched.output import (
+    Candidate,
+    Sampled,
+    ScheduledSequence,
+    SchedulerOutput,
+    StepResult,
+)
+from kernels.dispatch import Backend, choose_backend
 
 __all__ = ["ModelRunner", "OnLogits", "block_bytes"]
 
@@ -41,6 +48,10 @@ class ModelRunner:
         config: the engine's settings; an open pool size is derived from the model.
         backend: of `kernels.dispatch`.
         on_logits: called once a step with what the sampler is about to read; it may look only.
+        cuda_graphs: run decode steps as CUDA graphs; "auto" does so where it is possible.
+
+    Raises:
+        ModelError: `cuda_graphs` is True where steps can't be recorded.
     """
 
     def __init__(
@@ -50,6 +61,7 @@ class ModelRunner:
         *,
         backend: Backend = "auto",
         on_logits: OnLogits | None = None,
+        cuda_graphs: CudaGraphs = "auto",
     ) -> None:
         self.info = loaded.info
         self.config = config.sized(block_bytes(loaded.info, config.block_size))
@@ -66,6 +78,15 @@ class ModelRunner:
             device=loaded.info.device,
             backend=backend,
         )
+        if choose_backend(backend, self.kv.device) == "triton":
+            kernel_table.load_table()
+        self._graph_bytes = 0
+        self._graphs = self._record_graphs(cuda_graphs)
+
+    @property
+    def graph_sizes(self) -> list[int]:
+        """Batch sizes that run as CUDA graphs; none without them."""
+        return self._graphs.sizes if self._graphs else []
 
     @property
     def block_bytes(self) -> int:
@@ -95,28 +116,73 @@ class ModelRunner:
         """
         start = time.perf_counter()
         with torch.inference_mode():
+            held = self._begin_step()
             self.kv.swap_out(output.swap_out)
             self.kv.swap_in(output.swap_in)
             self.kv.copy(output.copies)
             if not output.scheduled:
-                return StepResult(memory=self._memory())
+                return StepResult(memory=self._memory(held))
+            sampled, logits = self._logits(output.scheduled)
+            forwarded = time.perf_counter()
+            if self._on_logits is not None:
+                self._on_logits(sampled, logits)
+            samples, candidates = self._sample(logits, sampled)
+        timings = {"forward": forwarded - start, "sample": time.perf_counter() - forwarded}
+        return StepResult(samples, candidates, timings, self._memory(held))
+
+    def _record_graphs(self, wanted: CudaGraphs) -> DecodeGraphs | None:
+        backend = choose_backend(self._backend, self.kv.device)
+        possible = cuda_graphs.can_capture(self.kv.device, backend)
+        if wanted is True and not possible:
+            raise ModelError("no_cuda_graphs", backend=backend, device=str(self.kv.device))
+        if wanted is False or not possible:
+            return None
+        before = torch.cuda.memory_allocated(self.kv.device) if self.kv.device.type == "cuda" else 0
+        longest = min(self.config.max_model_len or self.max_model_len, self.max_model_len)
+        try:
+            with torch.inference_mode():
+                graphs = DecodeGraphs(
+                    self._forward,
+                    self.kv,
+                    most=self.config.max_num_seqs,
+                    max_blocks=min(-(-longest // self.kv.block_size), self.kv.num_blocks),
+                    backend=self._backend,
+                    capture=cuda_graphs.capture_on_gpu(),
+                )
+        except RuntimeError as fault:  # torch names what the model does that can't be recorded
+            if wanted == "auto":
+                return None
+            raise ModelError(
+                "cuda_graphs_failed", name=self.info.name, detail=str(fault)
+            ) from fault
+        if self.kv.device.type == "cuda":
+            self._graph_bytes = torch.cuda.memory_allocated(self.kv.device) - before
+        return graphs
+
+    def _logits(
+        self, scheduled: tuple[ScheduledSequence, ...]
+    ) -> tuple[tuple[Sequence, ...], Tensor]:
+        """The sampled sequences and their logits, `[sampled, vocab]` float32."""
+        if self._graphs is not None and self._graphs.fits(scheduled):
+            sampled = tuple(item.seq for item in scheduled)
+            logits = self._graphs.run(scheduled).float()
+        else:
             inputs = batch.build(
-                output.scheduled,
+                scheduled,
                 num_blocks=self.kv.num_blocks,
                 block_size=self.kv.block_size,
                 device=self.kv.device,
                 backend=self._backend,
             )
-            logits = self._forward(inputs)
-            forwarded = time.perf_counter()
-            if self._on_logits is not None:
-                self._on_logits(inputs.sampled, logits)
-            samples, candidates = self._sample(logits, inputs)
-        timings = {"forward": forwarded - start, "sample": time.perf_counter() - forwarded}
-        return StepResult(samples, candidates, timings, self._memory())
+            sampled, logits = inputs.sampled, self._forward(inputs).float()
+        if logits.is_cuda:
+            torch.cuda.synchronize(logits.device)  # so that the two timings mean what they say
+        if bool(logits.isnan().any()):
+            raise ModelError("model_nan", name=self.info.name, dtype=self.info.dtype)
+        return sampled, logits
 
     def _forward(self, inputs: batch.BatchInputs) -> Tensor:
-        """Logits of the sampled rows, `[sampled, vocab]`, float32."""
+        """Logits of the sampled rows, `[sampled, vocab]`; waits for nothing."""
         keep = {"logits_to_keep": inputs.logits_index} if self._keeps_rows else {}
         output = self._model(
             input_ids=inputs.input_ids[None],
@@ -127,20 +193,14 @@ class ModelRunner:
             **keep,
         )
         logits: Tensor = output.logits[0]
-        logits = logits if self._keeps_rows else logits[inputs.logits_index]
-        logits = logits.float()
-        if logits.is_cuda:
-            torch.cuda.synchronize(logits.device)  # so that the two timings mean what they say
-        if bool(logits.isnan().any()):
-            raise ModelError("model_nan", name=self.info.name, dtype=self.info.dtype)
-        return logits
+        return logits if self._keeps_rows else logits[inputs.logits_index]
 
     def _sample(
-        self, logits: Tensor, inputs: batch.BatchInputs
+        self, logits: Tensor, sampled: tuple[Sequence, ...]
     ) -> tuple[dict[SeqId, tuple[Sampled, ...]], dict[SeqId, tuple[Candidate, ...]]]:
         rows: list[sampler.Row] = []
         beams: list[sampler.Row] = []
-        for source, seq in enumerate(inputs.sampled):
+        for source, seq in enumerate(sampled):
             wide = seq.request.params.beam_width > 1
             (beams if wide else rows).extend(sampler.rows_for(source, seq, self.config.seed))
         samples: dict[SeqId, tuple[Sampled, ...]] = {}
@@ -163,12 +223,21 @@ class ModelRunner:
             for row, best, count in zip(rows, found, counts, strict=True)
         }
 
-    def _memory(self) -> dict[str, int]:
-        return {
-            "kv_pool": self.kv.num_bytes,
-            "weights": self.info.weight_bytes,
-            "process": _process_bytes(),
-        }
+    def _begin_step(self) -> int:
+        """Bytes allocated on the GPU before the step; 0 without one."""
+        if self.kv.device.type != "cuda":
+            return 0
+        torch.cuda.reset_peak_memory_stats(self.kv.device)
+        return torch.cuda.memory_allocated(self.kv.device)
+
+    def _memory(self, before: int) -> dict[str, int]:
+        """Bytes by part; on a GPU see `gpu_memory.parts`."""
+        held = {"kv_pool": self.kv.num_bytes, "weights": self.info.weight_bytes}
+        if self.kv.device.type == "cuda":
+            held = gpu_memory.parts(
+                gpu_memory.read(self.kv.device), **held, graphs=self._graph_bytes, before=before
+            )
+        return held | {"process": _process_bytes()}
 
 
 def _process_bytes() -> int:
