@@ -81,9 +81,9 @@ def write_kernel(
         values = tl.load(source, mask=real)
         if FP8:
             by_head = tl.load(key_scale + heads, mask=heads < HEADS, other=1.0)
-            keys = _to_e4m3(keys.to(tl.float32) / by_head[:, None])
+            keys = _to_e4m3(tl.div_rn(keys.to(tl.float32), by_head[:, None]))
             by_head = tl.load(value_scale + heads, mask=heads < HEADS, other=1.0)
-            values = _to_e4m3(values.to(tl.float32) / by_head[:, None])
+            values = _to_e4m3(tl.div_rn(values.to(tl.float32), by_head[:, None]))
         place = slot * (HEADS * HEAD_DIM) + heads[:, None] * HEAD_DIM + dims[None, :]
         tl.store(key_cache + place, keys, mask=real)
         tl.store(value_cache + place, values, mask=real)
