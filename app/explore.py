@@ -13,6 +13,9 @@ from app import models, nav, state
 from app.answers import Answer, Line, answers
 from app.comparing import lane_of
 from app.live import Progress, Session
+from app.memory_panel import SHEET as MEMORY_SHEET
+from app.memory_panel import StepMemory
+from app.memory_panel import card as memory_card
 from app.panel import plan_of, reset, show_panel
 from app.player.component import Cursor, player
 from app.shown import Shown, open_upload, recorded, recorded_names
@@ -35,7 +38,7 @@ def show() -> None:
     """Paints the page."""
     lang = state.language()
     say = state.say(lang)
-    nav.style()
+    nav.style(MEMORY_SHEET)
     try:
         session = state.registry().session(state.token())
     except LimitError as fault:
@@ -193,11 +196,28 @@ def _paint_stage(session: Session, name: str, lang: str, was_alive: bool, painte
         )  # fmt: skip
         if cursor is not None:
             st.session_state["gbx_explore_at"] = {shown.key: cursor.step}
+        _memory(shown, cursor, say)
         if not was_alive:
             _charts(shown, cursor, say)
     is_over = run is None or not run.is_running
     if was_alive and (is_over or (shown is not None and shown.key != painted)):
         st.rerun()
+
+
+def _memory(shown: Shown, cursor: Cursor | None, say: Say) -> None:
+    """Bytes at the player's step, below the pool that they belong to."""
+    read: dict[str, StepMemory] = st.session_state.setdefault("gbx_explore_memory", {})
+    if shown.key not in read:
+        read.clear()
+        read[shown.key] = StepMemory()
+    events = shown.trace.events
+    if shown.is_live:
+        step = shown.trace.num_steps
+    else:
+        first = next((e.step for e in events.since(max(0, shown.opening - 1))), 0)
+        step = cursor.step if cursor is not None else first
+    step, memory = read[shown.key].at(shown.trace, step)
+    st.html(memory_card(shown.trace, step, memory, say))
 
 
 def _progress(progress: Progress, say: Say) -> str:

@@ -38,6 +38,7 @@ PAGES = (
     PageLink("compare", "app_pages/compare.py"),
     PageLink("simulate", "app_pages/simulate.py"),
     PageLink("paper", "app_pages/paper.py"),
+    PageLink("kernel-lab", "app_pages/kernels.py"),
 )
 
 
@@ -49,7 +50,8 @@ def pages() -> list["st.Page"]:
 def _page(link: PageLink) -> "st.Page":
     is_first = link is PAGES[0]
     path = None if is_first else link.name
-    return st.Page(link.script, title=link.name.capitalize(), default=is_first, url_path=path)
+    title = link.name.replace("-", " ").capitalize()
+    return st.Page(link.script, title=title, default=is_first, url_path=path)
 
 
 def script_of(name: str) -> str:

@@ -19,7 +19,7 @@ from core.errors import ConfigError, TraceError
 from core.exec.build import processor_name
 from kernels import dispatch
 
-__all__ = ["SIZES", "AttentionSweep", "Shape", "measure"]
+__all__ = ["SIZES", "AttentionSweep", "Shape", "measure", "prepared"]
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MAX_TOKENS = 1 << 18
@@ -95,7 +95,7 @@ def measure(
     if not sizes or min(sizes) < 1 or not 1 <= num_seqs * context <= _MAX_TOKENS or repeats < 1:
         raise ConfigError("attention_sweep_size", tokens=num_seqs * context, limit=_MAX_TOKENS)
     shape = shape or Shape()
-    runs = {size: _prepared(size, num_seqs, context, shape, dtype) for size in sizes}
+    runs = {size: prepared(size, num_seqs, context, shape, dtype) for size in sizes}
     for run in runs.values():
         run()  # the first call pays for memory and code that later ones find
     turns: dict[int, list[float]] = {size: [] for size in sizes}
@@ -113,7 +113,7 @@ def measure(
     )  # fmt: skip
 
 
-def _prepared(
+def prepared(
     size: int, num_seqs: int, context: int, shape: Shape, dtype: torch.dtype
 ) -> Callable[[], object]:
     """One step's attention at one block size, ready to run again and again."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from core.errors import ConfigError, TraceError
-from core.exec.attention_sweep import AttentionSweep, Shape, _prepared, measure
+from core.exec.attention_sweep import AttentionSweep, Shape, measure, prepared
 
 SMALL = Shape("tiny", 4, 2, 8)
 
@@ -23,7 +23,7 @@ def test_a_sweep_has_a_time_for_each_size_and_says_on_what() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 16, 64])
 def test_each_size_attends_to_the_whole_context(size: int) -> None:
-    out = _prepared(size, 2, 37, SMALL, torch.float32)()
+    out = prepared(size, 2, 37, SMALL, torch.float32)()
     assert isinstance(out, torch.Tensor)
     assert out.shape == (2, SMALL.num_heads, SMALL.head_dim)
     assert torch.isfinite(out).all()

@@ -1,0 +1,308 @@
+"""The Kernel lab: what a decode step reads, how long that takes, and what the machine allows.
+
+It owns the page's order and the work that its buttons start. It opens with recorded results, so
+that there is something to see before anything is measured. Every number says whether it is
+measured, derived or published, and on what; where nothing was measured the page says that.
+"""
+
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from app import kernel_view, lab_results, nav, state, tasks, traffic_view
+from app.cards import SHEET, table
+from app.export import chart
+from app.figures.traffic import Reads, reads
+from app.memory_panel import size_text
+from app.shown import Shown, recorded, recorded_names
+from app.sim_view import words_of
+from app.state import Say
+from app.theme import LOOKS, theme_name
+from core.capacity.hardware import HARDWARE
+from core.errors import GlassblockError
+from core.exec.decode_points import SpeedRun
+from core.exec.decode_traffic import (
+    CUTS,
+    DecodeStep,
+    Heads,
+    Traffic,
+    decode_steps,
+    step_of,
+    traffic,
+)
+from core.workload.scenario import find_scenario
+
+__all__ = ["show"]
+
+_TICK = 0.5
+_SPLITS = (0, 1, 2, 4, 8)  # 0: the kernel's own choice
+_BESIDE = ("cpu", "h100-80gb")
+Tell = Callable[[float], None]
+
+
+def show() -> None:
+    """Paints the page."""
+    lang = state.language()
+    say = state.say(lang)
+    nav.style(SHEET)
+    nav.header("kernel-lab", lang, lambda: None)
+    st.html(
+        f'<div class="gbx-about"><b>{escape(say("lab.title"))}</b> · '
+        f"{escape(say('lab.about'))}</div>"
+    )
+    notice = state.take_notice()
+    if notice is not None:
+        nav.note(notice.sentence(lang), is_error=True)
+    _title("traffic", say, say("lab.traffic_kind"))
+    st.fragment(_paint_traffic)(lang)
+    _times(say, lang)
+    _gpu(say)
+    _triton(say, lang)
+
+
+def _title(name: str, say: Say, origin: str) -> None:
+    st.html(
+        f'<h2 class="gbx-part" id="{name}">{escape(say(f"lab.part_{name}"))}'
+        f"<span>{escape(origin)}</span></h2>"
+    )
+
+
+# ------------------------------------------------------------------------------------ traffic
+
+
+def _paint_traffic(lang: str) -> None:
+    """One step of a run: where it comes from, the pool, the counts."""
+    say = state.say(lang)
+    try:
+        shown = _run_choice(say, lang)
+        steps = decode_steps(shown.trace)
+        heads = Heads.of(shown.trace.header.model)
+        if heads is None or not steps:
+            nav.note(say("lab.no_heads" if heads is None else "lab.no_decodes"))
+            return
+        number, device, splits = _settings(shown, steps, say)
+        step = step_of(shown.trace, number)
+    except GlassblockError as fault:
+        nav.note(fault.sentence(lang), is_error=True)
+        return
+    found = traffic(step, heads, CUTS[device], splits=splits or None)
+    key = f"{shown.key}/{number}/{device}/{splits}/{len(found.programs)}"
+    traffic_view.show_pool(step, found, key, say)
+    left, right = st.columns(2, gap="small")
+    with left:
+        st.html(_counts(step, found, say))
+    with right:
+        _bars(shown, step, found, say)
+    with st.expander(say("lab.reads_title")):
+        rows = traffic_view.reads_table(step, found, say)
+        st.html(table([say("lab.reads_caption")], say("lab.reads_head").split("|"), rows, words=5))
+
+
+def _run_choice(say: Say, lang: str) -> Shown:
+    """A recorded run, or what the visitor's Explore page shows."""
+    session = state.registry().session(state.token())
+    own = session.run.shown if session.run is not None else None
+    own = own or session.opened
+    names = [*([""] if own is not None else []), *recorded_names()]
+    with st.container(key="gbx-lab-run"):
+        chosen = st.selectbox(
+            say("lab.run"), names, key="gbx_lab_run",
+            format_func=lambda name: _run_title(name, say, lang),
+        )  # fmt: skip
+    return own if own is not None and not chosen else recorded(chosen)
+
+
+def _run_title(name: str, say: Say, lang: str) -> str:
+    if not name:
+        return say("lab.own_run")
+    title = find_scenario(name).title
+    return title.get(lang) or title["en"]
+
+
+def _settings(shown: Shown, steps: list[int], say: Say) -> tuple[int, str, int]:
+    """The step, the device whose cut is taken, and the shares of a context (0: its own choice)."""
+    first, second, third = st.columns([2, 1, 1], gap="small")
+    with first:
+        middle = steps[len(steps) // 2]
+        number = middle
+        if len(steps) > 1:
+            number = st.select_slider(
+                say("lab.step"), steps, middle, key=f"gbx_lab_step_{shown.key}"
+            )
+    with second:
+        device = st.selectbox(
+            say("lab.cut"), list(CUTS), key="gbx_lab_cut", help=say("lab.cut_help"),
+            format_func=lambda name: say(f"lab.cut_{name}"),
+        )  # fmt: skip
+    with third:
+        splits = st.selectbox(
+            say("lab.splits"), _SPLITS, key="gbx_lab_splits", help=say("lab.splits_help"),
+            format_func=lambda count: str(count) if count else say("lab.splits_auto"),
+        )  # fmt: skip
+    return number, device, splits
+
+
+def _counts(step: DecodeStep, found: Traffic, say: Say) -> str:
+    """The step in numbers, all of them derived."""
+    heads, layers = found.heads, found.heads.layers
+    rows = [
+        [say(f"lab.{name}"), size_text(count), size_text(layers * count),
+         f"{count / found.shared_bytes:.2f}" if found.shared_bytes else "–"]
+        for name, count in (
+            ("row_shared", found.shared_bytes), ("row_separate", found.separate_bytes),
+            ("row_padded", found.padded_bytes),
+        )
+    ]  # fmt: skip
+    facts = [
+        say("lab.programs_line", programs=found.num_programs, seqs=len(step.sequences),
+            kv_heads=heads.num_kv_heads, splits=found.splits),
+        say("lab.turns_line", turns=found.num_turns, tile=found.tile, lanes=found.idle_lanes),
+        say("lab.blocks_line", blocks=found.blocks_touched, visits=found.block_reads),
+        say("lab.group_line", heads=heads.num_heads, kv_heads=heads.num_kv_heads,
+            group=heads.group, dim=heads.head_dim, dtype=heads.dtype),
+    ]  # fmt: skip
+    if step.other_tokens:
+        facts.append(say("lab.others_line", tokens=step.other_tokens))
+    head = say("lab.counts_head", layers=layers).split("|")
+    return table(facts, head, rows)
+
+
+def _bars(shown: Shown, step: DecodeStep, found: Traffic, say: Say) -> None:
+    """Bytes by sequence."""
+    most = max(sequence.seq_len for sequence in step.sequences) if step.sequences else 0
+    row = found.heads.token_bytes * found.heads.num_kv_heads
+    bars = [
+        Reads(s.label, found.bytes_of(n), found.bytes_of(n) * found.heads.group, most * row)
+        for n, s in enumerate(step.sequences)
+    ]
+    about = say("lab.reads_about", step=step.step, model=_model(shown), dtype=found.heads.dtype)
+    chart(reads(bars, LOOKS[theme_name()], words_of(say), about=about), "lab_reads", say)
+
+
+def _model(shown: Shown) -> str:
+    return str(shown.trace.header.model.get("name", "?"))
+
+
+# -------------------------------------------------------------------------------------- times
+
+
+def _times(say: Say, lang: str) -> None:
+    made = _made().get("speed")
+    try:
+        run: SpeedRun | None = made if made is not None else lab_results.recorded()
+    except GlassblockError as fault:
+        nav.note(fault.sentence(lang), is_error=True)
+        run = None
+    origin = say("lab.made_here") if made is not None else _recorded_by(say)
+    _title("times", say, origin)
+    _work("speed", say, lang)
+    if run is None:
+        nav.note(say("lab.no_recording"))
+        return
+    kernel_view.show_times(run, say)
+    _title("roofline", say, origin)
+    beside = st.multiselect(
+        say("lab.beside"), list(HARDWARE), list(_BESIDE), key="gbx_lab_beside", max_selections=4,
+        format_func=lambda name: HARDWARE[name].title,
+    )  # fmt: skip
+    kernel_view.show_roofline(run, say, beside)
+
+
+def _recorded_by(say: Say) -> str:
+    return say("lab.made_before", command=lab_results.COMMAND)
+
+
+def _gpu(say: Say) -> None:
+    results = lab_results.gpu_results()
+    _title("gpu", say, say("lab.made_before", command="python -m tests.gpu") if results else "")
+    if not results:
+        nav.note(say("lab.no_gpu", command="python -m tests.gpu"))
+    for result in results:
+        kernel_view.show_gpu(result, say)
+
+
+def _triton(say: Say, lang: str) -> None:
+    _title("triton", say, say("lab.triton_kind"))
+    found = lab_results.compiled()
+    if found is None:
+        nav.note(say("lab.no_compiled"))
+    else:
+        kernel_view.show_compiled(found, say)
+    _work("check", say, lang)
+    if "check" in _made():
+        kernel_view.show_checks(_made()["check"], say)
+
+
+# --------------------------------------------------------------------------------------- work
+
+
+def _work(name: str, say: Say, lang: str) -> None:
+    """A button that starts the work, and how far it is."""
+    st.button(
+        say(f"lab.run_{name}"), key=f"gbx_lab_{name}", on_click=_start, args=(name,),
+        disabled=_working(name), help=say(f"lab.run_{name}_help"),
+    )  # fmt: skip
+    alive = _working(name)
+    st.fragment(_paint_progress, run_every=_TICK if alive else None)(name, lang, alive)
+
+
+def _start(name: str) -> None:
+    try:
+        _tasks()[name] = tasks.start(_WORK[name])
+    except GlassblockError as fault:
+        state.set_notice(fault)
+
+
+def _paint_progress(name: str, lang: str, was_alive: bool) -> None:
+    """The task's share; when it is over its result is kept and the page painted again."""
+    say = state.say(lang)
+    task = _tasks().get(name)
+    if task is None:
+        return
+    task.look()
+    if task.is_running:
+        with st.container(key=f"gbx-card-progress-{name}"):
+            st.progress(task.share, text=say("lab.progress", share=f"{task.share:.0%}"))
+            st.button(say("stop"), key=f"gbx_lab_stop_{name}", on_click=task.stop)
+        return
+    if task.state == "done" and task.result is not None:
+        _made()[name] = task.result
+    if was_alive:
+        st.rerun()
+    if task.fault is not None:
+        nav.note(task.fault.sentence(lang), is_error=True)
+    elif task.state == "stopped":
+        nav.note(say("lab.stopped"))
+
+
+def _working(name: str) -> bool:
+    task = _tasks().get(name)
+    return task is not None and task.is_running
+
+
+def _tasks() -> dict[str, tasks.Task[Any]]:
+    found: dict[str, tasks.Task[Any]] = st.session_state.setdefault("gbx_lab_jobs", {})
+    return found
+
+
+def _made() -> dict[str, Any]:
+    """What the visitor has measured or checked here."""
+    found: dict[str, Any] = st.session_state.setdefault("gbx_lab_made", {})
+    return found
+
+
+def _speed(tell: Tell) -> SpeedRun:
+    from core.exec.decode_speed import measure  # loads torch
+
+    return measure(tell)
+
+
+def _check(tell: Tell) -> Any:
+    from core.exec.interpreter_check import run
+
+    return run(tell)
+
+
+_WORK: dict[str, Callable[[Tell], Any]] = {"speed": _speed, "check": _check}
