@@ -516,17 +516,20 @@ class ChartCanvas extends SplitCanvas {
 
   drawOver(view, x) {
     const { context, most } = this;
+    const taken = [];
     view.runs.forEach((run, k) => {
       const { numbers } = run;
       const y = this.yOf(this.name === "endWaiting" ? numbers.waiting : numbers.running, most);
+      const at = x - 12 * taken.filter((other) => Math.abs(other - y) < 11).length;
+      taken.push(y);
       context.beginPath();
-      context.arc(x, y, 6, 0, 7);
+      context.arc(at, y, 6, 0, 7);
       context.fillStyle = RUN_INKS[view.theme][k];
       context.fill();
       context.fillStyle = INKS[view.theme].card;
       context.font = `700 9px ${SANS}`;
       context.textAlign = "center";
-      context.fillText(k + 1, x, y + 3.2);
+      context.fillText(k + 1, at, y + 3.2);
       context.textAlign = "left";
     });
   }
@@ -929,7 +932,7 @@ class Comparison extends Playback {
     this.setOptions(options);
     const parts = splitRuns(bytes, options.runs);
     const isSame = parts.length === this.runs.length && this.runs.every((run, k) => run.fold.log.isPrefixOf(parts[k]));
-    const wasAtEnd = this.position >= this.end;
+    const wasAtEnd = this.position >= Math.max(...this.runs.map((run) => run.last(this.clock)));
     if (isSame) this.grow(parts);
     else this.replace(bytes);
     if (isSame && before.lang === options.lang) this.applyLook();

@@ -1336,6 +1336,7 @@ function sentenceValues(event, labels) {
     if (!isMapping) values[name] = plainValue(value, event[FLOATS]?.has(name));
   }
   for (const [name, value] of Object.entries(event.reason.values)) values[name] = String(named(value));
+  if (event.token_ids) values.count = String(event.token_ids.length);
   const who = values.seq_id ?? values.request_id;
   if (who !== undefined) values.who = named(who);
   for (const name of ["parent", "child"]) {
@@ -2067,7 +2068,7 @@ class StripCanvas extends PoolCanvas {
     const name = deep || tokens * this.pitchX < 20 ? `${label} ${tokens} · ` : "";
     later.push(`${name}${t("strip_reserved", { slots: reserved })}`, t("strip_reserved", { slots: reserved }), reserved);
     this.drawWords(this.segments(start + tokens, reserved), later, edge, ink.card);
-    const never = [t("strip_unused", { slots: unused }), t("strip_unused_short"), unused];
+    const never = [t("strip_unused", { slots: unused }), t("strip_unused_short", { slots: unused }), unused];
     this.drawWords(this.segments(start + tokens + reserved, unused), never, ink.text, ink.card);
     const lost = [t("strip_rounding", { slots: rounding }), rounding];
     this.drawWords(this.segments(start + tokens + reserved + unused, rounding), lost, ink.hole, ink.card);
@@ -2652,7 +2653,7 @@ export function buildBar(t, fold) {
   const bar = h("div", { class: "gb-bar", role: "img" },
     ...parts.map((part) => h("span", { class: `gb-part-${part}`, "data-part": part })));
   const legend = h("ul", { class: "gb-legend" }, ...parts.map((part) =>
-    h("li", { "data-part": part }, h("i", { class: `gb-part-${part}` }), `${t(`part_${part}`)} `, h("b"))));
+    h("li", { "data-part": part, title: t(`means_${part}`) }, h("i", { class: `gb-part-${part}` }), `${t(`part_${part}`)} `, h("b"))));
   return { bar, legend };
 }
 
@@ -2742,14 +2743,19 @@ function buildHelp(regions, player) {
   regions.help = buildHelpCard(player, keys, [...looks, "touched"]);
 }
 
-/** The keys and how things look, over everything. */
+const WORDS = ["kv", "block", "region", "preemption"];
+
+/** Words, keys, marks and how things look, over everything. */
 export function buildHelpCard(player, keys, looks) {
   const t = player.t;
   return h("div", { class: "gb-help", role: "dialog", "aria-label": t("help"), hidden: "", tabindex: "-1" },
-    h("div", { class: "gb-help-card" }, h("h2", {}, t("help")),
-      h("dl", {}, ...keys.flatMap((key) => [h("dt", {}, t(`key_${key}`)), h("dd", {}, t(`key_${key}_does`))])),
-      h("h2", {}, t("legend")),
-      h("ul", {}, ...looks.map((name) => h("li", {}, t(`look_${name}`)))),
+    h("div", { class: "gb-help-card" }, h("div", { class: "gb-help-columns" },
+      h("section", {}, h("h2", {}, t("words")), h("ul", {}, ...WORDS.map((name) => h("li", {}, t(`means_${name}`))))),
+      h("section", {}, h("h2", {}, t("keys")),
+        h("dl", {}, ...keys.flatMap((key) => [h("dt", {}, t(`key_${key}`)), h("dd", {}, t(`key_${key}_does`))]))),
+      h("section", {}, h("h2", {}, t("marks")), h("ul", { class: "gb-help-marks" },
+        ...MARK_NAMES.map((name, k) => h("li", {}, `${MARK_GLYPHS[k]} ${t(`mark_${name}`)}`)))),
+      h("section", {}, h("h2", {}, t("legend")), h("ul", {}, ...looks.map((name) => h("li", {}, t(`look_${name}`)))))),
       h("button", { class: "gb-pill", type: "button", onclick: () => player.toggleHelp() }, t("close"))));
 }
 

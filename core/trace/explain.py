@@ -36,6 +36,8 @@ def sentence_values(event: ev.Event, labels: Mapping[str, str]) -> dict[str, str
             values[field.name] = _text(value)
     for name, value in event.reason.values.items():
         values[name] = labels.get(value, value) if isinstance(value, str) else str(value)
+    if isinstance(event, ev.SlotsWritten):
+        values["count"] = str(len(event.token_ids))
     for name in ("seq_id", "request_id"):
         if name in values:
             values["who"] = labels.get(values[name], values[name])

@@ -309,6 +309,31 @@ def test_growing_runs_are_followed_from_their_end_and_only_from_there(
         assert page.locator(".gc").count() == 1
 
 
+def test_runs_that_had_not_begun_are_followed_from_their_first_step(
+    browser: Browser, address: str
+) -> None:
+    with opened(browser, f"{address}?cut=0") as page:
+        page.evaluate("window.show('cut=700')")
+        wait_at(page, max(events_of(name)[699].step for name in PAIR))
+
+
+def test_nothing_jumps_when_a_run_is_done(browser: Browser, address: str) -> None:
+    settings = {"viewport": {"width": 1280, "height": 720}}
+    with opened(browser, f"{address}?start=2", **settings) as page:
+        below = page.locator(".gc-below")
+        before = below.evaluate("(node) => node.offsetTop")
+        press(page, "End")
+        page.get_by_text("done at step").first.wait_for()
+        assert below.evaluate("(node) => node.offsetTop") == before
+
+
+def test_the_controls_are_in_sight_on_a_projector(browser: Browser, address: str) -> None:
+    settings = {"viewport": {"width": 1280, "height": 720}}
+    with opened(browser, f"{address}?start=2", **settings) as page:
+        place = page.locator(".gb-transport").bounding_box()
+        assert place is not None and place["y"] + place["height"] <= 720
+
+
 def test_other_runs_another_theme_and_language_take_the_place(
     browser: Browser, address: str
 ) -> None:
