@@ -283,10 +283,18 @@ def _paint_lanes(lanes: Sequence[Lane], lang: str, say: Say, *, is_live: bool) -
     ]
     key = "compare-" + "-".join(lane.key for lane in lanes)
     answer = compare(
-        runs, key=key, lang=lang, theme="auto", start=opening_step(lanes), is_live=is_live
-    )
+        runs, key=key, lang=lang, theme="auto", start=_start(lanes, is_live=is_live),
+        is_live=is_live,
+    )  # fmt: skip
     if not is_live:
         _answer(answer, lanes)
+
+
+def _start(lanes: Sequence[Lane], *, is_live: bool) -> int:
+    """Growing runs are followed from their head, a fork from where it begins."""
+    if is_live and not any(lane.first_step for lane in lanes):
+        return max(lane.trace.num_steps for lane in lanes)
+    return opening_step(lanes)
 
 
 def _answer(answer: CompareState, lanes: Sequence[Lane]) -> None:

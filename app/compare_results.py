@@ -75,6 +75,8 @@ def proof_card(
         ]
         if proof.equality.first is not None:
             lines.append(_why(proof, dtype, say))
+        elif proof.rows.identical < proof.rows.compared:
+            lines.append(say("cmp.proof_order", dtype=dtype))
         if recorded.differences != proof.equality.differences:
             lines.append(say("cmp.proof_unlike", equal=recorded.equal, tokens=recorded.tokens))
         if proof.equality.missing:
@@ -146,6 +148,7 @@ def diff_card(found: ForkDiff, plan: ForkPlan, changed: str, say: Say) -> None:
         )
     ]
     notes = [say("cmp.fork_cost", tokens=found.recomputed, step=found.first_step)]
+    notes.append(say("cmp.fork_rate"))
     if plan.restarted:
         notes.append(say("cmp.fork_restarted", labels=", ".join(plan.restarted)))
     equality = found.equality

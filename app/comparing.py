@@ -128,7 +128,8 @@ def opening_step(lanes: Sequence[Lane]) -> int:
     """A step at which the lanes differ tellingly: somebody waits in one who runs in another."""
     first = lanes[0].first_step if lanes else 0
     if any(lane.first_step for lane in lanes):
-        return max(lane.first_step for lane in lanes)
+        # When a fork begins its memory is still empty: a step later its requests are in.
+        return max(lane.first_step for lane in lanes) + 1
     for event in lanes[0].trace.events if lanes else ():
         if isinstance(event, ev.RequestDeferred) and event.reason.code == "fragmented":
             return event.step

@@ -168,7 +168,7 @@ def test_a_fork_runs_beside_its_past_and_can_be_forked_again() -> None:
     fork = LanePlan("fork", plan.config, plan.arrivals, {}, plan.first_step)
     work = finished(Comparison([fork], FakeBackend(), Limits(), beside=[past], fork=plan))
     assert [lane.name for lane in work.lanes] == ["paged", "fork"]
-    assert opening_step(work.lanes) == 3
+    assert opening_step(work.lanes) == 4
     assert not equal_tokens(work.lanes[0].trace, work.lanes[1].trace).differences
     again = fork_plan_of(work.lanes[1], 5, Changes(), Limits())
     assert [e.params.max_tokens + e.carried for e in again.carried] == [
