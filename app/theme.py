@@ -127,6 +127,13 @@ _SHEET = """
   background:var(--gbx-card);padding:10px 12px 8px;gap:0!important;min-width:0}
 [class*="st-key-gbx-figure-"] [data-testid="stPlotlyChart"]{border:0;padding:0;background:none}
 .st-key-gbx-header>:has(.gbx-pill){width:auto;flex:none}
+@media (min-width:1100px){
+  .st-key-gbx-header{flex-wrap:nowrap!important}
+  .st-key-gbx-header>:has(.gbx-pill){flex:0 1 auto;min-width:48px}
+  .st-key-gbx-header :has(>.gbx-pill){min-width:0}
+  .st-key-gbx-header .gbx-pill{max-width:min(360px,100%)}
+  .st-key-gbx_scenario{flex:0 1 270px!important;min-width:150px!important}
+}
 .st-key-gbx-bar{align-items:center}
 .st-key-gbx-progress{margin:-10px 0 -4px}
 [data-testid="InputInstructions"]{display:none}
@@ -136,7 +143,10 @@ _SHEET = """
   [data-testid="stMainBlockContainer"]{padding:0 10px 24px}
   .st-key-gbx-header{margin:0 -10px;width:calc(100% + 20px)!important;padding:6px 10px 8px;gap:8px}
   .st-key-gbx-header>div:has(.stSpace){display:none}
-  .st-key-gbx-header>*{max-width:100%}
+  .st-key-gbx-header>*{max-width:100%;order:2}
+  .st-key-gbx-header>:first-child,.st-key-gbx-header>.st-key-gbx_lang,
+  .st-key-gbx-header>:has(>.st-key-gbx_lang){order:0}
+  .st-key-gbx-header>.st-key-gbx-tabs,.st-key-gbx-header>:has(>.st-key-gbx-tabs){order:1}
   .gbx-tab{display:none}
   .gbx-pill{max-width:calc(100vw - 20px)}
 }

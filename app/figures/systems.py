@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from app.figures.frame import Kind, Words, axis, empty, hatch, plain, source, titled
-from app.figures.look import PARTS, Look
+from app.figures.look import HATCHES, PARTS, Look
 
 __all__ = ["DELAYS", "SystemRun", "bars", "concurrency", "latency", "memory", "throughput"]
 
@@ -75,7 +75,8 @@ def bars(
                     "line": {"width": 1, "color": look.ground}},
             text=[f"{value:.1%}" if value >= 0.045 else "" for value in values],
             textposition="inside", insidetextanchor="middle", textangle=0,
-            textfont={"size": 11, "weight": 650, "color": _ink(look, part)},
+            textfont={"size": 11, "weight": 650, "color": _ink(look, part),
+                      "shadow": _halo(look, part)},
             hovertemplate="%{x:.1%}", meta=list(kinds) or None,
         )  # fmt: skip
     figure.update_layout(
@@ -176,6 +177,11 @@ def _line(look: Look, place: int) -> tuple[str, str]:
 
 def _pattern(look: Look, part: str) -> Mapping[str, object]:
     return {k: v for k, v in hatch(look, part).items() if k != "fillmode"}
+
+
+def _halo(look: Look, part: str) -> str:
+    """A pale edge around letters on a hatch, whose lines would run through them."""
+    return ", ".join(["0 0 3px " + look.part("free")] * 4) if part in HATCHES else "none"
 
 
 def _ink(look: Look, part: str) -> str:
