@@ -15,7 +15,7 @@ from core.exec import gpu_memory
 from core.exec.cuda_graphs import CudaGraphs
 from core.exec.model import LoadedModel
 from core.exec.runner import ModelRunner, OnLogits, block_bytes
-from kernels.dispatch import Backend
+from kernels.dispatch import Backend, choose_backend
 
 __all__ = ["build_engine", "describe", "num_threads", "processor_name", "sized_for", "use_threads"]
 
@@ -57,7 +57,8 @@ def build_engine(
         sized,
         runner,
         loaded.codec,
-        model=describe(loaded) | {"block_bytes": size, "backend": backend},
+        model=describe(loaded)
+        | {"block_bytes": size, "backend": choose_backend(backend, loaded.info.device)},
         record=record,
         title=title,
         first_step=first_step,
