@@ -2,7 +2,9 @@
 
 `make_groups` sorts a step's sequences into few groups of similar shape (decodes apart from
 prefills, long apart from short) and works out which slots each group reads. Every layer then
-gathers a group's K and V into one padded batch and calls fused attention on it.
+gathers a group's K and V into one padded batch and attends: by batched products where the scores
+are few, because those run faster on a CPU with few queries or in 16 bits, else by torch's fused
+attention, which never holds all scores at once.
 
 Invariants: a padding position reads the slot of its own sequence's first token, so no slot is
 read that no token of the sequence has written; groups partition the sequences.
@@ -25,6 +27,8 @@ _SPLIT_GAIN = 2048
 # Padded slots that a group gathers at most on a CPU: K and V then stay in the processor's cache
 # until attention reads them.
 _CPU_SLOTS = 4096
+# Scores that attention by products may hold at once.
+_MAX_SCORES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class Group:
     """Sequences computed as one padded batch of B sequences, Q queries and L keys each.
 
     Attributes:
-        slots: `[B * L]`, the slots that hold each context, padded.
+        slots: `[B, L]`, the slots that hold each context, padded.
         rows: `[B * Q]` packed query row of each padded query; None when they are rows 0, 1, ...
         kept: `[real rows]` padded query index of each packed row; None when nothing is padded.
         out_rows: `[real rows]` packed row of each kept query; None when the group is the step.
@@ -40,6 +44,8 @@ class Group:
         seq_lens: `[B]`.
         fresh: no context before this step, so plain causal attention needs no mask.
         masks: additive masks by (window, dtype, query heads per KV head), made on first use.
+        head_rows: by KV heads, the row of each (sequence, KV head, position) in a cache seen as
+            `[num_slots * KV, D]`.
         buffers: gathered K and V, written anew by every layer.
     """
 
@@ -52,6 +58,7 @@ class Group:
     seq_lens: Tensor
     fresh: bool
     masks: dict[tuple[int | None, torch.dtype, int], Tensor] = field(default_factory=dict)
+    head_rows: dict[int, Tensor] = field(default_factory=dict)
     buffers: dict[tuple[str, int, torch.dtype], Tensor] = field(default_factory=dict)
 
 
@@ -182,7 +189,7 @@ def _group(
     slots = tables.gather(1, spread // block_size) * block_size + spread % block_size
     return Group(
         shape=(len(members), queries, keys),
-        slots=slots.flatten(),
+        slots=slots,
         rows=None if packed else rows.to(device),
         kept=None if kept is None else kept.to(device),
         out_rows=None if out_rows is None else out_rows.to(device),
@@ -211,22 +218,45 @@ def _attend(
         query = query.index_select(0, group.rows)
     keys = _gather(group, "key", key_cache)  # [B, KV, L, D]
     values = _gather(group, "value", value_cache)  # [B, KV, L, D]
+    products = softcap is None and _few_scores(group, query)
+    if softcap is None and not products and group.fresh and window is None:
+        return _fresh(query, keys, values, group, scale)
     # Query heads of one KV head become extra queries: [B, KV, Q * per_kv, D]. K and V then need
     # no repetition, and each is read once.
     grouped = query.reshape(batch, queries, num_kv_heads, per_kv, head_dim).transpose(1, 2)
     grouped = grouped.reshape(batch, num_kv_heads, queries * per_kv, head_dim)
+    dtype = query.dtype if softcap is None else torch.float32
+    mask = _mask(group, window, per_kv, dtype)
     if softcap is not None:
-        out = _capped(
-            grouped, keys, values, _mask(group, window, per_kv, torch.float32), scale, softcap
-        )
-    elif group.fresh and window is None:
-        return _fresh(query, keys, values, group, scale)
+        out = _capped(grouped, keys, values, mask, scale, softcap)
+    elif products:
+        out = _by_products(grouped, keys, values, mask, scale)
     else:
-        mask = _mask(group, window, per_kv, query.dtype)
         out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
     out = out.view(batch, num_kv_heads, queries, per_kv, head_dim).transpose(1, 2)
     out = out.reshape(batch * queries, num_heads, head_dim)
     return out if group.kept is None else out.index_select(0, group.kept)
+
+
+def _few_scores(group: Group, query: Tensor) -> bool:
+    """Whether attention by products is the faster way, and its scores fit."""
+    batch, queries, length = group.shape
+    fast = query.dtype == torch.bfloat16 or (query.dtype == torch.float32 and queries == 1)
+    few = batch * queries * query.shape[1] * length <= _MAX_SCORES
+    return fast and few and query.device.type == "cpu"
+
+
+def _by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Scores, softmax in float32, weighted sum: `[B, KV, Q', D]`."""
+    batch, num_kv_heads, queries, head_dim = query.shape
+    scores = torch.baddbmm(
+        mask.expand(-1, num_kv_heads, queries, -1).reshape(batch * num_kv_heads, queries, -1),
+        query.flatten(0, 1),
+        keys.flatten(0, 1).transpose(1, 2),
+        alpha=scale,
+    )  # [B * KV, Q', L]
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
+    return torch.bmm(weights, values.flatten(0, 1)).view(query.shape)
 
 
 def _gather(group: Group, name: str, cache: Tensor) -> Tensor:
@@ -236,14 +266,17 @@ def _gather(group: Group, name: str, cache: Tensor) -> Tensor:
     """
     batch, _, length = group.shape
     num_kv_heads, head_dim = cache.shape[2:]
-    width = num_kv_heads * head_dim
-    buffer = group.buffers.get((name, width, cache.dtype))
-    if buffer is None:
-        buffer = cache.new_empty(batch * length, width)
-        group.buffers[name, width, cache.dtype] = buffer
-    slots = cache.view(-1, width)  # [num_slots, KV * D]
-    torch.index_select(slots, 0, group.slots, out=buffer)
-    return buffer.view(batch, length, num_kv_heads, head_dim).transpose(1, 2)
+    rows = group.head_rows.get(num_kv_heads)
+    if rows is None:
+        heads = torch.arange(num_kv_heads, device=cache.device)[:, None]  # [KV, 1]
+        rows = (group.slots[:, None] * num_kv_heads + heads).flatten()  # [B * KV * L]
+        group.head_rows[num_kv_heads] = rows
+    buffer = group.buffers.get((name, head_dim, cache.dtype))
+    if buffer is None or buffer.shape[0] != rows.shape[0]:
+        buffer = cache.new_empty(rows.shape[0], head_dim)
+        group.buffers[name, head_dim, cache.dtype] = buffer
+    torch.index_select(cache.view(-1, head_dim), 0, rows, out=buffer)
+    return buffer.view(batch, num_kv_heads, length, head_dim)
 
 
 def _fresh(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float) -> Tensor:

@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as transformers_logging
 
 from core.errors import ModelError
-from core.exec import faithful, pack, tune
+from core.exec import faithful, fuse, pack, tune
 from core.exec.attention import ATTENTION_NAME
 from core.exec.gguf_reading import gguf_read_once
 from core.exec.kv_tensors import KVShape
@@ -161,7 +161,8 @@ def from_parts(model: Any, tokenizer: Any, *, name: str = "model") -> LoadedMode
     faithful.check_config(name, model.config)
     model = model.eval().requires_grad_(False)
     model.set_attn_implementation(ATTENTION_NAME)
-    packed = pack.pack_linears(model)
+    fused = fuse.fuse_layers(model)
+    packed = fused.num_bytes + pack.pack_linears(model, skip=fused.linears)
     kv_heads, head_dim = faithful.check_model(name, model)
     return LoadedModel(model, tokenizer, _info(name, model, kv_heads, head_dim, packed))
 

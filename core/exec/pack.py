@@ -10,14 +10,14 @@ and right. The copy doubles the weights' memory, so it is made for small models 
 keeps its own weight, for code that reads it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["MAX_BYTES", "pack_linears"]
+__all__ = ["FAULTS", "MAX_BYTES", "can_pack", "pack_linears", "packed_product"]
 
 # Weights of a model above this stay as they are: doubling them would cost more than it gives.
 MAX_BYTES = 2 << 30
@@ -25,24 +25,28 @@ MAX_BYTES = 2 << 30
 _BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 _TRIAL_ROWS = 3
 # What an operation that is missing or made for other arguments raises.
-_FAULTS = (AttributeError, NotImplementedError, RuntimeError, TypeError)
+FAULTS = (AttributeError, NotImplementedError, RuntimeError, TypeError)
 
 _Forward = Callable[[Tensor], Tensor]
 
 
-def pack_linears(model: nn.Module) -> int:
+def pack_linears(model: nn.Module, skip: Collection[nn.Module] = ()) -> int:
     """Gives every linear layer of a small CPU model a packed copy; changes the model.
+
+    Args:
+        model: whose layers they are.
+        skip: layers that need none.
 
     Returns:
         Bytes of the copies; 0 where packing is of no use or not possible.
     """
-    layers = [item for item in model.modules() if type(item) is nn.Linear and _fits(item.weight)]
+    layers: list[Any] = [item for item in model.modules() if can_pack(item) and item not in skip]
     total = sum(layer.weight.nbytes for layer in layers)
     if total > MAX_BYTES:
         return 0
     try:
-        forwards = _checked_forwards(layers, _operations())
-    except _FAULTS:
+        forwards = _checked_forwards(layers)
+    except FAULTS:
         return 0
     if forwards is None:
         return 0
@@ -52,8 +56,32 @@ def pack_linears(model: nn.Module) -> int:
     return total
 
 
-def _fits(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype in _BOUNDS
+def can_pack(module: nn.Module) -> bool:
+    """Whether it is a plain linear layer on the CPU, of a dtype that packing is known for."""
+    if type(module) is not nn.Linear:
+        return False
+    return module.weight.device.type == "cpu" and module.weight.dtype in _BOUNDS
+
+
+def packed_product(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """A linear layer's function with a packed copy of its weight `[out, in]`.
+
+    Raises:
+        One of `FAULTS`: this torch can't.
+    """
+    operations = _operations()
+    product = operations._linear_pointwise.default
+    # NOTE: no hint of the batch size; a layout chosen for one row is slow for sixteen.
+    packed = operations._reorder_linear_weight(weight, None)
+    out_features = weight.shape[0]  # kept, so that the weight itself need not be
+
+    def forward(rows: Tensor) -> Tensor:
+        if rows.numel() == 0:  # oneDNN knows no empty product
+            return rows.new_empty(*rows.shape[:-1], out_features)
+        result: Tensor = product(rows, packed, bias, "none", [], "")
+        return result
+
+    return forward
 
 
 def _operations() -> Any:
@@ -68,12 +96,13 @@ def _operations() -> Any:
     return torch.ops.mkldnn
 
 
-def _checked_forwards(layers: list[nn.Linear], operations: Any) -> list[_Forward] | None:
+def _checked_forwards(layers: list[nn.Linear]) -> list[_Forward] | None:
     """A packed forward for each layer; None when one of a kind of layer gives other numbers."""
     forwards: list[_Forward] = []
     known: set[tuple[torch.Size, torch.dtype, bool]] = set()
     for layer in layers:
-        forward = _packed_forward(layer, operations)
+        bias = None if layer.bias is None else layer.bias.detach()
+        forward = packed_product(layer.weight.detach(), bias)
         kind = (layer.weight.shape, layer.weight.dtype, layer.bias is None)
         if kind not in known and not _agrees(layer, forward):
             return None
@@ -90,18 +119,3 @@ def _agrees(layer: nn.Linear, forward: _Forward) -> bool:
         wanted = F.linear(rows, weight, layer.bias).float()
         error = (forward(rows).float() - wanted).norm()
         return bool(error <= _BOUNDS[weight.dtype] * wanted.norm().clamp(min=1e-6))
-
-
-def _packed_forward(layer: nn.Linear, operations: Any) -> _Forward:
-    product = operations._linear_pointwise.default
-    bias = None if layer.bias is None else layer.bias.detach()
-    # NOTE: no hint of the batch size; a layout chosen for one row is slow for sixteen.
-    packed = operations._reorder_linear_weight(layer.weight.detach(), None)
-
-    def forward(rows: Tensor) -> Tensor:
-        if rows.numel() == 0:  # oneDNN knows no empty product
-            return rows.new_empty(*rows.shape[:-1], layer.out_features)
-        result: Tensor = product(rows, packed, bias, "none", [], "")
-        return result
-
-    return forward

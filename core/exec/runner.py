@@ -147,7 +147,7 @@ class ModelRunner:
                     most=self.config.max_num_seqs,
                     max_blocks=min(-(-longest // self.kv.block_size), self.kv.num_blocks),
                     backend=self._backend,
-                    capture=cuda_graphs.capture_on_gpu(),
+                    capture=cuda_graphs.capture_on_gpu(self.kv.device),
                 )
         except RuntimeError as fault:  # torch names what the model does that can't be recorded
             if wanted == "auto":
@@ -177,7 +177,8 @@ class ModelRunner:
             sampled, logits = inputs.sampled, self._forward(inputs).float()
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)  # so that the two timings mean what they say
-        if bool(logits.isnan().any()):
+        # The largest is NaN when any is: one pass, where looking at each would take two slow ones.
+        if logits.numel() and bool(logits.amax().isnan()):
             raise ModelError("model_nan", name=self.info.name, dtype=self.info.dtype)
         return sampled, logits
 

@@ -79,7 +79,7 @@ def sample(logits: Tensor, rows: SequenceOf[Row]) -> list[Sampled]:
     identity = sources == list(range(logits.shape[0]))
     own = logits if identity else logits[torch.tensor(sources, device=logits.device)]
     scores = _penalized(own, rows)
-    tokens = scores.argmax(dim=-1)  # [rows]
+    tokens = _argmax(scores)  # [rows]
     random = [index for index, row in enumerate(rows) if not row.params.is_greedy]
     if random:
         chosen = torch.tensor(random, device=logits.device)
@@ -213,6 +213,14 @@ def _min_p(scores: Tensor, limits: SequenceOf[float]) -> Tensor:
     return scores.masked_fill(probabilities < bounds, float("-inf"))
 
 
+def _argmax(scores: Tensor) -> Tensor:
+    """The first of the best tokens of each row, `[rows]`."""
+    if scores.device.type != "cpu":
+        return scores.argmax(dim=-1)
+    # NOTE: numpy's runs ten times as fast as torch's over a vocabulary on a CPU.
+    return torch.from_numpy(scores.numpy().argmax(axis=-1))
+
+
 def _draw(scores: Tensor, numbers: np.ndarray) -> Tensor:
     """The token at which the cumulative probability, in vocabulary order, passes each number."""
     # float64 sums: with 50,000 tokens a float32 running sum would be off by whole tokens.
@@ -223,13 +231,13 @@ def _draw(scores: Tensor, numbers: np.ndarray) -> Tensor:
 
 
 def _with_logprobs(logits: Tensor, tokens: Tensor, rows: SequenceOf[Row]) -> list[Sampled]:
-    logsumexp = logits.logsumexp(dim=-1)  # [rows]
-    logprobs = (logits.gather(1, tokens[:, None])[:, 0] - logsumexp).tolist()
+    # One fused pass; logsumexp would take four.
+    every = logits.log_softmax(dim=-1)  # [rows, vocab]
+    logprobs = every.gather(1, tokens[:, None])[:, 0].tolist()
     wanted = [row.params.logprobs or 0 for row in rows]
     tops: list[tuple[tuple[int, float], ...]] = [()] * len(rows)
     if any(wanted):
-        values, ids = logits.topk(min(max(wanted), logits.shape[-1]), dim=-1)
-        values = values - logsumexp[:, None]
+        values, ids = every.topk(min(max(wanted), logits.shape[-1]), dim=-1)
         tops = [
             tuple(zip(row_ids[:count], row_values[:count], strict=True))
             for row_ids, row_values, count in zip(
