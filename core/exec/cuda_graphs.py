@@ -44,23 +44,26 @@ def batch_sizes(most: int) -> list[int]:
     return sorted(size for size in sizes if size <= most)
 
 
-def capture_on_gpu() -> Capture:
-    """Records CUDA graphs that share one pool of memory."""
+def capture_on_gpu(device: torch.device | None = None) -> Capture:
+    """Records CUDA graphs that share one pool of memory; None is the current device."""
     pool = torch.cuda.graph_pool_handle()
 
     def capture(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        side: Any = cast(Any, torch.cuda.Stream)()  # torch leaves it untyped
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # kernels are compiled and workspaces made before the recording
-                run()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            result = run()
+        with torch.cuda.device(device):
+            side: Any = cast(Any, torch.cuda.Stream)()  # torch leaves it untyped
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(2):  # kernels are compiled and workspaces made beforehand
+                    run()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may use the GPU meanwhile: only this one's calls are recorded.
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                result = run()
 
         def replay() -> Tensor:
-            graph.replay()
+            with torch.cuda.device(device):
+                graph.replay()
             return result
 
         return replay
