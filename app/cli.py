@@ -232,6 +232,8 @@ def _run(options: argparse.Namespace) -> int:
     target = _writable(given.get("trace"))
     tell = _Progress()
     engine = _build(scenario, given, tell)
+    if target is not None:
+        _check_traceable(engine)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: keep what was done
     interrupted = _play(engine, scenario.arrivals, tell)
     tell.clear()
@@ -289,6 +291,16 @@ def _writable(name: str | None) -> Path | None:
     except TraceError as fault:
         raise ConfigError(fault.code, **fault.values) from fault
     return Path(name)
+
+
+def _check_traceable(engine: "Engine") -> None:
+    """A trace that nobody could read is told before the run."""
+    from core.trace.trace import check_layout
+
+    try:
+        check_layout(engine.header.layout)
+    except TraceError as fault:
+        raise ConfigError(fault.code, **fault.values) from fault
 
 
 def _build(scenario: "Scenario", given: dict[str, Any], tell: "_Progress") -> "Engine":

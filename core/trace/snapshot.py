@@ -286,7 +286,12 @@ class Snapshot:
         )
 
     def _check_places(self, event: ev.Event) -> None:
-        """Refuses ids outside the pool and places below 0, read by Python from the other end."""
+        """Refuses the other memory's events, ids outside the pool, and places below 0.
+
+        Python would read those from the other end.
+        """
+        if type(event) in (_OF_BLOCKS if self.layout.is_contiguous else _OF_REGIONS):
+            raise ValueError(f"memory is {self.layout.allocator}")
         num_blocks = self.layout.num_blocks
         for name in _BLOCK_FIELDS.get(type(event), ()):
             if not 0 <= getattr(event, name) < num_blocks:
@@ -390,21 +395,29 @@ class Snapshot:
 
     def _reserved(self, event: ev.RegionReserved) -> None:
         end = event.start + event.size
-        if not 0 <= event.start < end <= self.layout.num_blocks or event.length > event.size:
+        in_pool = 0 <= event.start < end <= self.layout.num_blocks
+        if not in_pool or not 0 < event.length <= event.size:
             raise ValueError(f"slots {event.start}..{end}, {event.length} of them of use")
-        self.requests[event.request_id]  # must exist
+        self.sequences[self.requests[event.request_id].request_id]  # both must exist
         region = RegionView(event.request_id, event.seq_id, event.start, event.length, event.size)
         if event.start in self.regions or event.seq_id in self.region_of:
             raise ValueError(f"region {event.start} of {event.seq_id} is reserved twice")
         self.regions[event.start] = region
         if event.seq_id:
-            self.sequences[event.seq_id]  # must exist
+            self._check_owner(event.seq_id, region)
             self.region_of[event.seq_id] = region
+
+    def _check_owner(self, seq_id: str, region: RegionView) -> None:
+        if self.sequences[seq_id].request_id != region.request_id:
+            raise ValueError(f"{seq_id} is none of the sequences of {region.request_id}")
 
     def _region_copied(self, event: ev.RegionCopied) -> None:
         region = self.regions[event.destination]
         if region.seq_id or self.sequences[event.seq_id].stored != event.tokens:
             raise ValueError(f"region {event.destination} is no spare for {event.tokens} tokens")
+        self._check_owner(event.seq_id, region)
+        if event.tokens > region.length or event.seq_id in self.region_of:
+            raise ValueError(f"{event.seq_id} needs no region, or not that at {region.start}")
         region.seq_id = event.seq_id
         self.region_of[event.seq_id] = region
         self.counters.copies += 1
@@ -621,6 +634,14 @@ _HANDLERS: dict[type[ev.Event], Callable[[Snapshot, Any], None]] = {
     ev.StepEnded: Snapshot._step_ended,
 }
 
+# Events that only one of the two memories knows.
+_OF_REGIONS = {ev.RegionReserved, ev.RegionCopied, ev.RegionReleased}
+_OF_BLOCKS = {
+    ev.BlockAllocated, ev.BlockEvicted, ev.BlockShared, ev.BlockCopied, ev.BlockSealed,
+    ev.BlockReleased, ev.BlocksSwappedOut, ev.BlocksSwappedIn, ev.RequestPreempted,
+    ev.PrefixHit, ev.PrefixCacheReset,
+}  # fmt: skip
+
 _BLOCK_FIELDS: dict[type[ev.Event], tuple[str, ...]] = {
     ev.BlockAllocated: ("block_id",),
     ev.BlockEvicted: ("block_id",),
@@ -632,7 +653,7 @@ _BLOCK_FIELDS: dict[type[ev.Event], tuple[str, ...]] = {
 }
 
 _COUNT_FIELDS: dict[type[ev.Event], tuple[str, ...]] = {
-    ev.RequestAdmitted: ("computed_tokens",),
+    ev.RequestAdmitted: ("computed_tokens", "queried_tokens", "hit_tokens"),
     ev.RequestScheduled: ("tokens",),
     ev.BlockAllocated: ("logical_index",),
     ev.BlockShared: ("logical_index",),

@@ -21,12 +21,21 @@ from core.trace import events as ev
 from core.trace.recorder import EventStore
 from core.trace.snapshot import Layout, Snapshot, fold
 
-__all__ = ["SCHEMA_VERSION", "Header", "Trace", "check_writable", "load_trace", "make_schema"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Header",
+    "Trace",
+    "check_layout",
+    "check_writable",
+    "load_trace",
+    "make_schema",
+]
 
 SCHEMA_VERSION = 1
 _MAX_EXPANDED = 2 << 30  # bytes that a compressed trace may expand to
 _MAX_LINE = 64 << 20
 _MAX_BLOCKS = 1 << 20  # a header of a few bytes must not fill the reader's memory
+_MAX_SLOTS = 1 << 34  # contiguous memory is read region by region: its size takes no room
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +246,19 @@ def _check_config(header: Header) -> None:
         EngineConfig.from_dict(dict(header.config))
     except (ConfigError, TypeError) as error:
         raise TraceError("header_config", detail=str(error).rstrip(".")) from error
-    _check_layout(header.layout)
+    check_layout(header.layout)
 
 
-def _check_layout(layout: Layout) -> None:
-    """Refuses sizes that would fill the reader's memory before the first event."""
-    if not (2 <= layout.num_blocks <= _MAX_BLOCKS and 1 <= layout.block_size <= 1024):
+def check_layout(layout: Layout) -> None:
+    """Refuses sizes that would fill a reader's memory before the first event.
+
+    Raises:
+        TraceError: no trace of such a memory can be read.
+    """
+    limit = _MAX_SLOTS if layout.is_contiguous else _MAX_BLOCKS
+    if layout.num_blocks > limit:
+        raise TraceError("trace_blocks", blocks=layout.num_blocks, limit=limit)
+    if layout.num_blocks < 1 or not 1 <= layout.block_size <= 1024:
         detail = f"num_blocks={layout.num_blocks}, block_size={layout.block_size}"
         raise TraceError("header_config", detail=detail)
 

@@ -4,19 +4,23 @@ The promises: reference counts equal table memberships, whenever one is told; fr
 blocks partition the pool, and the head of the free block queue is what is handed out; nobody
 writes to a shared block, unless it was sealed with just these tokens beforehand; no slot is
 written twice without a release; what is written or sealed is what the sequence says; a hash names
-one content; the totals equal each StepEnded. In contiguous memory: regions don't overlap, and a
-sequence writes the slots of its own region in order, once. It knows nothing of the engine.
+one content; a sequence is computed from where it stands, and ends as long as it became; the totals
+equal each StepEnded. In contiguous memory: regions don't overlap and outlast their sequences, who
+write their own slots in order, once; a fork copies what its parent stores; who is told that memory
+is in pieces is told the truth. It knows nothing of the engine.
 
 Nothing here walks over sequences: the cost of an event does not grow with history.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from core.cache.hashing import hash_block
 from core.errors import TraceError
 from core.trace import events as ev
+from core.trace.metrics import free_pieces
 from core.trace.snapshot import Snapshot
 from core.trace.trace import Trace
 
@@ -82,19 +86,10 @@ class _Audit:
             yield "numbers", f"event {event.index} follows event {self._snapshot.index}"
         if event.step < self._snapshot.step:
             yield "numbers", f"step {event.step} follows step {self._snapshot.step}"
-        if isinstance(event, ev.SlotsWritten):
-            yield from self._written(event)
-        elif isinstance(event, ev.RegionReserved):
-            yield from self._reserved(event)
-        elif isinstance(event, ev.RegionReleased):
-            yield from self._region_released(event)
-        elif isinstance(event, ev.BlockSealed):
-            yield from self._seal(event)
-        elif isinstance(event, ev.BlockCopied):
-            yield from self._copied(event)
-        elif isinstance(event, (ev.BlockAllocated, ev.BlockShared, ev.BlockReleased)):
-            yield from self._moved(event)
-        elif isinstance(event, ev.StepFailed):
+        ask = _QUESTIONS.get(type(event))
+        if ask is not None:
+            yield from ask(self, event)
+        if isinstance(event, ev.StepFailed):
             self._failed = True
         try:
             self._snapshot.apply(event)
@@ -141,6 +136,44 @@ class _Audit:
         told = (event.request_id, event.size)
         if region is not None and (region.request_id, region.size) != told:
             yield "owner", f"{told} is released, the region is {region}"
+        sequence = self._snapshot.sequences.get(region.seq_id) if region is not None else None
+        if sequence is not None and not sequence.finish_reason:
+            yield "owner", f"{region} is released, {sequence.seq_id} is not over"
+
+    def _region_copied(self, event: ev.RegionCopied) -> Iterator[tuple[str, str]]:
+        snapshot = self._snapshot
+        region = snapshot.regions.get(event.source)
+        parent = snapshot.sequences.get(region.seq_id) if region is not None else None
+        child = snapshot.sequences.get(event.seq_id)
+        if parent is None or child is None or parent.request_id != child.request_id:
+            yield "owner", f"no sequence of the request of {event.seq_id} is at {event.source}"
+        elif parent.stored < event.tokens:
+            yield "content", f"{event.tokens} tokens copied of {parent.stored} at {event.source}"
+        elif parent.token_ids[: event.tokens] != child.token_ids[: event.tokens]:
+            yield "content", f"{event.seq_id} gets other tokens than its own from {event.source}"
+
+    def _deferred(self, event: ev.RequestDeferred) -> Iterator[tuple[str, str]]:
+        if not self._snapshot.layout.is_contiguous or event.reason.code not in _NO_PLACE:
+            return
+        largest = max((size for _, size in free_pieces(self._snapshot)), default=0)
+        if (event.free, event.largest) != (self._snapshot.num_free, largest):
+            told = f"{event.free} free slots told, {event.largest} in a piece"
+            yield "pieces", f"{told}; there are {self._snapshot.num_free}, {largest}"
+        elif event.reason.code == "fragmented" and event.need > event.free:
+            yield "pieces", f"{event.free} slots would not do in one piece: {event.need} are needed"
+
+    def _scheduled(self, event: ev.RequestScheduled) -> Iterator[tuple[str, str]]:
+        sequence = self._snapshot.sequences.get(event.seq_id)
+        if sequence is not None and event.start != sequence.stored:
+            yield "order", f"{event.seq_id} goes on at {event.start} of {sequence.stored} stored"
+
+    def _ended(self, event: ev.SequenceFinished) -> Iterator[tuple[str, str]]:
+        sequence = self._snapshot.sequences.get(event.seq_id)
+        if sequence is None:
+            return  # the fold says so
+        generated = len(sequence.token_ids) - sequence.num_prompt_tokens
+        if event.num_tokens != generated:
+            yield "totals", f"{event.seq_id} ends with {event.num_tokens} of {generated} tokens"
 
     def _written(self, event: ev.SlotsWritten) -> Iterator[tuple[str, str]]:
         self._stored += len(event.token_ids)
@@ -168,7 +201,7 @@ class _Audit:
 
     def _copied(self, event: ev.BlockCopied) -> Iterator[tuple[str, str]]:
         snapshot = self._snapshot
-        if 0 <= event.source < snapshot.layout.num_blocks:
+        if 0 <= event.source < len(snapshot.slots):
             held = len(snapshot.slots[event.source])
             if event.tokens > held:
                 yield "content", f"{event.tokens} tokens copied of {held} in block {event.source}"
@@ -224,3 +257,20 @@ class _Audit:
         null = [0] if snapshot.layout.null_block else []
         if sorted([*free, *owned, *null]) != list(range(snapshot.layout.num_blocks)):
             yield "partition", "free, owned and null blocks do not make up the pool"
+
+
+_NO_PLACE = ("no_room_region", "fragmented")
+_QUESTIONS: dict[type[ev.Event], Callable[[_Audit, Any], Iterator[tuple[str, str]]]] = {
+    ev.RequestDeferred: _Audit._deferred,
+    ev.RequestScheduled: _Audit._scheduled,
+    ev.BlockAllocated: _Audit._moved,
+    ev.BlockShared: _Audit._moved,
+    ev.BlockReleased: _Audit._moved,
+    ev.BlockCopied: _Audit._copied,
+    ev.BlockSealed: _Audit._seal,
+    ev.RegionReserved: _Audit._reserved,
+    ev.RegionCopied: _Audit._region_copied,
+    ev.RegionReleased: _Audit._region_released,
+    ev.SlotsWritten: _Audit._written,
+    ev.SequenceFinished: _Audit._ended,
+}

@@ -21,12 +21,12 @@ from core.cache.manager import BlockManager
 from core.checks import check_number
 from core.config import EngineConfig
 from core.engine import Engine
-from core.errors import ConfigError
+from core.errors import ConfigError, TraceError
 from core.exec.cost_model import Assumption, CostModel, StepLoad
 from core.exec.sim_runner import NoText, SimRunner
 from core.request import Request, SamplingParams
 from core.sched.output import SchedulerOutput
-from core.trace.trace import Trace
+from core.trace.trace import Trace, check_layout
 from core.workload.names import PrefixNames
 from core.workload.requests import Workload
 from core.workload.sim_gauges import LogHistogram, TimeAverages, spread_of
@@ -107,6 +107,8 @@ class Simulation:
             config, self._runner, NoText(), model=self._about_model(config), record=record,
             measured=False,
         )  # fmt: skip
+        if record:
+            _check_traceable(self.engine)
         self.engine.scheduler.on_admit = self._admitted
         self._window = len(self._requests) if record else config.max_num_seqs + 1
         self._clock = 0.0
@@ -360,6 +362,13 @@ class Simulation:
         if self._unlimited:
             found.append(Assumption("unlimited", {}))
         return found
+
+
+def _check_traceable(engine: Engine) -> None:
+    try:
+        check_layout(engine.header.layout)
+    except TraceError as fault:
+        raise ConfigError(fault.code, **fault.values) from fault
 
 
 def simulate(

@@ -18,7 +18,7 @@ import pytest
 from core.errors import TraceError
 from core.request import SamplingParams
 from core.trace import events as ev
-from core.trace.metrics import series
+from core.trace.metrics import breakdown, series
 from core.trace.recorder import EventStore
 from core.trace.trace import SCHEMA_VERSION, Trace, load_trace, make_schema
 from tests.builders import make_engine
@@ -366,3 +366,32 @@ def test_a_header_of_a_few_bytes_does_not_fill_the_memory(tmp_path: Path) -> Non
     finally:
         tracemalloc.stop()
     assert peak < 16 << 20  # 64 bytes a block
+
+
+@pytest.mark.parametrize("num_blocks", [2, 1 << 22])
+def test_contiguous_memory_of_any_size_can_be_read_again(num_blocks: int, tmp_path: Path) -> None:
+    engine = make_engine(
+        allocator="contiguous", reserve="exact", block_size=1, num_blocks=num_blocks
+    )
+    engine.add_request([2], SamplingParams(max_tokens=1))
+    for _ in engine.run():
+        pass
+    engine.trace().save(tmp_path / "x.jsonl")
+    again = load_trace(tmp_path / "x.jsonl")
+    assert not again.warning and list(again.events) == list(engine.events)
+    assert breakdown(again.snapshot()).free == num_blocks - 1
+
+
+def test_a_spare_region_of_a_refused_request_does_not_surprise(tmp_path: Path) -> None:
+    engine = make_engine(allocator="contiguous", num_blocks=10, max_model_len=20)
+    engine.add_request([2] * 30)
+    engine.add_request([2, 3], SamplingParams(max_tokens=2))
+    for _ in engine.run():
+        pass
+    engine.trace().save(tmp_path / "x.jsonl")
+    lines = (tmp_path / "x.jsonl").read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if "RegionReserved" in line)
+    lines[at] = json.dumps(json.loads(lines[at]) | {"request_id": "A", "seq_id": ""})
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    with pytest.raises(TraceError, match="RegionReserved"):
+        load_trace(tmp_path / "x.jsonl")

@@ -208,3 +208,84 @@ def test_at_most_a_hundred_faults_are_listed() -> None:
     for _ in engine.run():
         pass
     assert len(verify(altered(engine.trace(), change)).violations) == 100
+
+
+@functools.cache
+def regions_run() -> Trace:
+    """Contiguous memory in which a fork copies, and somebody waits although enough is free."""
+    engine = make_engine(
+        semantics="paper", allocator="contiguous", reserve="exact", num_blocks=10, max_num_seqs=9
+    )
+    engine.add_request([2] * 4, SamplingParams(max_tokens=5, ignore_eos=True))
+    engine.add_request([3] * 9, SamplingParams(max_tokens=12, n=1, ignore_eos=True))
+    engine.add_request([4] * 4, SamplingParams(max_tokens=5, ignore_eos=True))
+    engine.step()
+    engine.add_request([5] * 10, SamplingParams(max_tokens=7, ignore_eos=True))
+    engine.add_request([6] * 5, SamplingParams(max_tokens=4, n=2, ignore_eos=True))
+    for _ in engine.run():
+        pass
+    return engine.trace()
+
+
+def test_regions_that_hold_have_no_violation() -> None:
+    told = [e for e in regions_run().events if isinstance(e, ev.RequestDeferred)]
+    assert "fragmented" in {event.reason.code for event in told}
+    assert any(isinstance(event, ev.RegionCopied) for event in regions_run().events)
+    assert verify(regions_run()).ok
+
+
+def _release_too_early(events: list[Any]) -> None:
+    moved = events.pop(place(events, ev.RegionReleased))
+    events.insert(place(events, ev.SequenceFinished), moved)
+
+
+def _tell_more_free(events: list[Any]) -> None:
+    index = next(i for i, e in enumerate(events) if getattr(e.reason, "code", "") == "fragmented")
+    events[index] = dataclasses.replace(events[index], largest=events[index].largest + 1)
+
+
+@pytest.mark.parametrize(
+    ("promise", "change"),
+    [
+        ("overlap", replaced(ev.RegionReserved, 1, start=1)),
+        ("possible", replaced(ev.RegionReserved, -1, length=-3)),
+        ("possible", replaced(ev.RegionReserved, 0, size=10**9)),
+        ("possible", replaced(ev.RegionReserved, 1, seq_id="A")),
+        ("owner", replaced(ev.RegionReleased, 0, size=1)),
+        ("owner", _release_too_early),
+        ("owner", replaced(ev.RegionCopied, 0, source=3)),
+        ("possible", replaced(ev.RegionCopied, 0, tokens=1)),
+        ("possible", replaced(ev.RegionCopied, 0, seq_id="A")),
+        ("pieces", _tell_more_free),
+        ("order", replaced(ev.RequestScheduled, 4, start=77)),
+        ("totals", replaced(ev.SequenceFinished, 0, num_tokens=77)),
+        ("totals", replaced(ev.StepEnded, 1, free_blocks=77)),
+    ],
+)
+def test_each_fault_in_contiguous_memory_is_found(
+    promise: str, change: Callable[[list[Any]], None]
+) -> None:
+    assert promise in promises(altered(regions_run(), change))
+
+
+def _borrowed(other: Trace, kind: type[ev.Event]) -> Callable[[list[Any]], None]:
+    event = next(e for e in other.events if isinstance(e, kind))
+
+    def change(events: list[Any]) -> None:
+        at = place(events, ev.TokenSampled)
+        step = events[at].step
+        events.insert(at, dataclasses.replace(event, step=step))
+
+    return change
+
+
+@pytest.mark.parametrize("kind", [ev.RegionReserved, ev.RegionCopied, ev.RegionReleased])
+def test_regions_in_paged_memory_are_found(kind: type[ev.Event]) -> None:
+    assert "possible" in promises(altered(paper_run(), _borrowed(regions_run(), kind)))
+
+
+@pytest.mark.parametrize(
+    "kind", [ev.BlockAllocated, ev.BlockCopied, ev.BlockSealed, ev.BlockReleased]
+)
+def test_blocks_in_contiguous_memory_are_found(kind: type[ev.Event]) -> None:
+    assert "possible" in promises(altered(regions_run(), _borrowed(paper_run(), kind)))
