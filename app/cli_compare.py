@@ -7,11 +7,13 @@ tokens are `core.workload.compare`; the proof is `core.exec.prove`.
 import argparse
 import json
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.interrupt import interruptible
 from core.config import EngineConfig
 from core.errors import ConfigError, TraceError
 from core.workload.compare import (
@@ -78,17 +80,27 @@ def _compare(options: argparse.Namespace) -> int:
     configs = {name: configure(base, name) for name in names}
     folder = _folder(options.trace_dir)
     loaded = _load(options)
-    measured = measure(names, _player(loaded, scenario, configs), options.repeat, _tell)
+    with interruptible() as stop:
+        play = _player(loaded, scenario, configs, stop)
+        measured = measure(names, play, options.repeat, _tell)
+    done, planned = sum(len(item.rates) for item in measured), len(names) * options.repeat
+    if not done:
+        print("glassblock: interrupted before the first run was done", file=sys.stderr)
+        return 1
     for item in measured:
         if folder is not None:
             item.trace.save(folder / f"{item.system}.jsonl.gz")
-    proofs = _prove(loaded, scenario, configs, names) if options.prove else []
+    is_whole = done == planned
+    proofs = _prove(loaded, scenario, configs, names) if options.prove and is_whole else []
     report = _report(measured, scenario, options, proofs)
     if options.json:
         print(json.dumps(report, ensure_ascii=False))
     else:
         _print(report, measured)
-    return 0
+    if not is_whole:
+        kept = f"{done} of {planned} runs were done and are kept"
+        print(f"glassblock: interrupted; {kept}", file=sys.stderr)
+    return 0 if is_whole else 1
 
 
 def _systems(options: argparse.Namespace) -> list[str]:
@@ -110,7 +122,8 @@ def _base(scenario: "Scenario", options: argparse.Namespace) -> EngineConfig:
     if config.num_blocks is None:
         config = config.sized(1)
     if options.block_size is not None or options.slots is not None:
-        config = resized(config, options.block_size or config.block_size, options.slots)
+        size = config.block_size if options.block_size is None else options.block_size
+        config = resized(config, size, options.slots)
     given = {
         name: getattr(options, name)
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
@@ -142,15 +155,19 @@ def _load(options: argparse.Namespace) -> "LoadedModel":
 
 
 def _player(
-    loaded: "LoadedModel", scenario: "Scenario", configs: Mapping[str, EngineConfig]
-) -> "Callable[[str], Trace]":
+    loaded: "LoadedModel",
+    scenario: "Scenario",
+    configs: Mapping[str, EngineConfig],
+    stop: threading.Event,
+) -> "Callable[[str], Trace | None]":
     from core.exec.build import build_engine
     from core.workload.scenario import play
 
-    def run(name: str) -> "Trace":
+    def run(name: str) -> "Trace | None":
         engine = build_engine(loaded, configs[name], title=scenario.title)
         for _ in play(engine, scenario.arrivals):
-            pass
+            if stop.is_set():
+                return None
         return engine.trace()
 
     return run
@@ -188,7 +205,7 @@ def _report(
     proofs: "Sequence[Proof]",
 ) -> dict[str, Any]:
     model = dict(measured[0].trace.header.model)
-    if options.waterfall:
+    if options.waterfall and len(measured) == len(GAIN):
         return gain_report(measured, scenario.name, model)
     first = measured[0].trace
     systems = []

@@ -8,14 +8,13 @@ import argparse
 import json
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.interrupt import interruptible
 from core.checks import check_number
 from core.errors import ConfigError, TraceError
 
@@ -128,22 +127,42 @@ def _simulate(options: argparse.Namespace) -> int:
     out = _writable(given["out"]) if "out" in given else None
     simulation = _simulation(given)
     tell = _Progress()
-    with _interruptible() as cancel:
+    with interruptible() as cancel:
         result = simulation.run(tell.say, cancel)
     tell.clear()
-    if out is not None:
-        out.write_text(result.to_json(), encoding="utf-8")
-        print(f"glassblock: result: {out}", file=sys.stderr)
-    if trace is not None:
-        simulation.trace().save(trace)
-        print(f"glassblock: trace: {trace}", file=sys.stderr)
+    fault = _keep(simulation, result, out, trace)
     if given.get("json"):
         print(result.to_json(series=False))
     else:
         _print(result)
     if result.cancelled:
         print("glassblock: interrupted; what was done until then is kept", file=sys.stderr)
+    if fault is not None:
+        raise fault
     return 1 if result.cancelled else 0
+
+
+def _keep(
+    simulation: "Simulation", result: "SimulationResult", out: Path | None, trace: Path | None
+) -> TraceError | None:
+    """Writes the files; a fault comes back, so that the result is told before it."""
+    try:
+        if out is not None:
+            _write(out, result.to_json())
+            print(f"glassblock: result: {out}", file=sys.stderr)
+        if trace is not None:
+            simulation.trace().save(trace)
+            print(f"glassblock: trace: {trace}", file=sys.stderr)
+    except TraceError as fault:
+        return fault
+    return None
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise TraceError("unwritable", path=path, detail=error.strerror) from error
 
 
 def _simulation(given: dict[str, Any]) -> "Simulation":
@@ -307,6 +326,8 @@ def _paper(given: dict[str, Any]) -> int:
     """One reproduction; Ctrl-C ends it without a result."""
     from core.workload import paper
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: say so
+    out = _writable(given["out"]) if "out" in given else None
     tell = _Progress()
 
     def share(done: float) -> None:
@@ -322,9 +343,9 @@ def _paper(given: dict[str, Any]) -> int:
         result = getattr(paper, given["paper"])(share, **changes)
     tell.clear()
     plain = json.dumps(result.to_json(), ensure_ascii=False)
-    if "out" in given:
-        _writable(given["out"]).write_text(plain, encoding="utf-8")
     print(plain if given.get("json") else result.to_text())
+    if out is not None:
+        _write(out, plain)
     return 0
 
 
@@ -360,24 +381,6 @@ def _writable_trace(name: str) -> Path:
     except TraceError as fault:
         raise ConfigError(fault.code, **fault.values) from fault
     return Path(name)
-
-
-@contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or a kind kill sets; the second Ctrl-C ends at once."""
-    cancel = threading.Event()
-
-    def stop(number: int, frame: object) -> None:
-        if cancel.is_set():
-            raise KeyboardInterrupt
-        cancel.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield cancel
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Progress:

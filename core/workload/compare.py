@@ -126,9 +126,11 @@ class Figures:
 
 def figures(trace: Trace, since: int = 0) -> Figures:
     """The figures of the steps after `since`."""
-    steps = [item for item in series(trace) if item.step > since]
+    every = series(trace)
+    steps = [item for item in every if item.step > since]
     count = max(1, len(steps))
-    before = [item for item in series(trace) if item.step <= since]
+    queried = hit = 0
+    before = [item for item in every if item.step <= since]
     kinds: Counter[str] = Counter()
     deferred: Counter[str] = Counter()
     for event in trace.events:
@@ -136,6 +138,8 @@ def figures(trace: Trace, since: int = 0) -> Figures:
             kinds[type(event).__name__] += 1
             if isinstance(event, ev.RequestDeferred):
                 deferred[event.reason.code] += 1
+            elif isinstance(event, ev.RequestAdmitted):
+                queried, hit = queried + event.queried_tokens, hit + event.hit_tokens
     return Figures(
         steps=len(steps),
         tokens=sum(item.sampled_tokens for item in steps),
@@ -147,7 +151,7 @@ def figures(trace: Trace, since: int = 0) -> Figures:
         mean_running=round(sum(item.running for item in steps) / count, 4),
         peak_running=max((item.running for item in steps), default=0),
         mean_waiting=round(sum(item.waiting for item in steps) / count, 4),
-        hit_rate=steps[-1].hit_rate if steps else None,
+        hit_rate=hit / queried if queried else None,
         shares=_shares([item.slots for item in steps]),
         deferred=dict(deferred),
         measured=trace.header.measured,
@@ -308,7 +312,7 @@ class Measured:
 
 def measure(
     systems: Sequence[str],
-    play: Callable[[str], Trace],
+    play: Callable[[str], Trace | None],
     repeat: int = 1,
     tell: Callable[[int, str], None] | None = None,
 ) -> list[Measured]:
@@ -316,19 +320,25 @@ def measure(
 
     Args:
         systems: names, for `play`.
-        play: runs one system to its end.
+        play: runs one system to its end; None where it was stopped, which ends the measuring.
         repeat: rounds; each begins with another system.
         tell: called before each run with the round, from 1, and the system.
+
+    Returns:
+        The systems that were played to the end at least once, with as many rates.
     """
     runs: dict[str, list[tuple[float, Trace]]] = {name: [] for name in systems}
     for turn, name in _rounds(systems, repeat):
         if tell is not None:
             tell(turn, name)
         trace = play(name)
+        if trace is None:
+            break
         runs[name].append((figures(trace).tokens_per_second, trace))
     return [
         Measured(name, tuple(rate for rate, _ in found), _typical(found))
         for name, found in runs.items()
+        if found
     ]
 
 
@@ -392,7 +402,7 @@ def gain_report(
         model: as in a trace's header: name, dtype, device, processor.
     """
     bars = waterfall([(item.system, item.rate) for item in measured])
-    repeat = len(measured[0].rates) if measured else 0
+    repeat = min((len(item.rates) for item in measured), default=0)
     return {
         "scenario": scenario,
         "command": f"glassblock compare {scenario} --waterfall --repeat {repeat} --json",

@@ -60,7 +60,8 @@ def system_config(
     if num_slots is not None and num_blocks is not None:
         raise ConfigError("slots_and_blocks")
     chosen = {**_SERVER, **settings, **SYSTEMS[system]}
-    size = block_size or DEFAULT_BLOCK_SIZE
+    size = DEFAULT_BLOCK_SIZE if block_size is None else block_size
+    check_number("block_size", size, 1, 1024)
     if num_slots is not None:
         check_number("num_slots", num_slots, 2 * size, 1 << 34)
     null = int(chosen.get("semantics", "v1") == "v1")  # "v1" keeps block 0 for itself

@@ -97,3 +97,29 @@ def test_an_interrupted_run_prints_what_it_has() -> None:
     assert answer["cancelled"] is True
     assert 0 < answer["summary"]["finished"] < 200_000
     assert "interrupted" in stderr
+
+
+def test_a_result_that_can_not_be_written_is_still_told() -> None:
+    done = glassblock(*SMALL, "--out", "/dev/full")
+    assert done.returncode == 1 and "30 of 30 finished" in done.stdout
+    assert "/dev/full can't be written" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_trace_that_nobody_could_read_is_refused_before_the_run(tmp_path: Path) -> None:
+    done = glassblock(*SMALL, "--num-blocks", "2000000", "--trace", str(tmp_path / "x.jsonl"))
+    assert done.returncode == 2 and "2000000 blocks" in done.stderr and not done.stdout
+    wide = ("--system", "orca-max", "--hardware", "h200", "--dtype", "fp8")
+    done = glassblock(*SMALL, *wide, "--trace", str(tmp_path / "y.jsonl"))
+    assert done.returncode == 0, done.stderr
+    assert glassblock("verify", str(tmp_path / "y.jsonl")).returncode == 0
+
+
+def test_the_place_of_a_papers_result_is_looked_at_before_the_work(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "no" / "x.json")
+    done = glassblock("simulate", "--paper", "figure2", "--requests", "3", "--out", nowhere)
+    assert done.returncode == 2 and "can't be written" in done.stderr
+
+
+def test_blocks_of_no_slots_are_refused() -> None:
+    done = glassblock(*SMALL, "--block-size", "0")
+    assert done.returncode == 2 and "block_size is 0" in done.stderr

@@ -6,6 +6,7 @@ from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import ConfigError
 from core.request import SamplingParams
+from core.trace.metrics import series
 from core.trace.trace import Trace
 from core.workload.compare import (
     GAIN,
@@ -151,3 +152,27 @@ def test_rounds_are_interleaved_and_the_report_holds_every_rate() -> None:
     assert [item["system"] for item in report["systems"]] == list(GAIN)
     assert report["bars"][-1]["end"] == pytest.approx(found[-1].rate)
     assert report["repeat"] == 3 and "mine" in report["command"]
+
+
+def test_a_hit_rate_after_a_step_counts_the_lookups_after_it() -> None:
+    trace = run(configure(BASE, "shared"))[1]
+    asked = [e for e in trace.events if type(e).__name__ == "RequestAdmitted" and e.step > 3]
+    queried, hit = sum(e.queried_tokens for e in asked), sum(e.hit_tokens for e in asked)
+    assert 0 < hit < queried
+    assert figures(trace, 3).hit_rate == pytest.approx(hit / queried)
+    assert figures(trace).hit_rate == pytest.approx(series(trace)[-1].hit_rate)
+    assert figures(trace).hit_rate != pytest.approx(figures(trace, 3).hit_rate)
+
+
+def test_a_measuring_that_is_stopped_keeps_the_runs_that_were_done() -> None:
+    left = iter(range(6))
+
+    def play_one(system: str) -> Trace | None:
+        return None if next(left) == 5 else run(configure(BASE, system))[1]
+
+    found = measure(GAIN, play_one, repeat=2)
+    assert {item.system: len(item.rates) for item in found} == {
+        "static": 1, "continuous": 2, "paged": 1, "shared": 1
+    }  # fmt: skip
+    assert gain_report(found, "mine", {})["repeat"] == 1
+    assert measure(GAIN, lambda system: None) == []
