@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _MAX_TOKENS = 1 << 20  # `SamplingParams` takes no longer answer, and no model a longer context
+_MAX_SECONDS = 10**9  # thirty years; a float still tells a millisecond then
 _MAX_LINE = 16 << 20  # characters; one request's line is thousands
 _HEAD = 1 << 16
 _PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"(\xb5/\xfd")  # gz zip bz2 xz zst
@@ -205,6 +206,8 @@ def collect(
         for line, entry in entries:
             if isinstance(entry, WorkloadRequest) and entry.arrival < before:
                 entry = BadRow("workload_order")
+            elif isinstance(entry, WorkloadRequest) and requests:
+                entry = _in_time(entry, first)
             if isinstance(entry, BadRow):
                 if not skip_bad_rows:
                     raise WorkloadError(entry.code, path=name, line=line, **entry.values)
@@ -226,6 +229,14 @@ def collect(
     if not requests:
         raise WorkloadError("workload_no_requests", path=name, skipped=bad + left_out)
     return Collected(tuple(requests), left_out, bad)
+
+
+def _in_time(entry: WorkloadRequest, first: float) -> WorkloadRequest | BadRow:
+    """The request, unless it comes absurdly late: a clock would no longer move by a step."""
+    seconds = entry.arrival - first
+    if seconds <= _MAX_SECONDS:
+        return entry
+    return BadRow("workload_far", seconds=f"{seconds:.4g}", limit=_MAX_SECONDS)
 
 
 def count_of(value: object, column: str, low: int = 1) -> int:

@@ -292,3 +292,12 @@ def test_whatever_a_file_holds_it_loads_or_is_refused(
             load_workload(path, kind, skip_bad_rows=skip).check()
         except WorkloadError as error:
             assert "mangled" in str(error)
+
+
+def test_a_request_that_comes_absurdly_late_is_a_bad_row(tmp_path: Path) -> None:
+    file = tmp_path / "late.csv"
+    file.write_text("arrival,prompt,output\n1e300,5,5\n1.1e300,5,6\n")
+    with pytest.raises(WorkloadError, match=r"line 3: the request comes 1e\+299 s"):
+        load_workload(file, "lengths")
+    found = load_workload(file, "lengths", skip_bad_rows=True)
+    assert [request.arrival for request in found.requests] == [0.0] and found.skipped == 1
