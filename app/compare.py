@@ -138,7 +138,15 @@ def _begin(name: str, work: Any) -> None:
     state.registry().begin(state.token(), name, work)
     if name == "compare":
         _forget_shown()
-        state.registry().session(state.token()).work.pop("prove", None)
+        _let_go(state.registry().session(state.token()), "prove")
+
+
+def _let_go(session: Session, *names: str) -> None:
+    """Drops works; one that still goes on must not go on unseen and uncounted."""
+    for name in names:
+        work = session.work.pop(name, None)
+        if work is not None:
+            work.stop()
 
 
 def _forget_shown() -> None:
@@ -220,11 +228,9 @@ def _back_pressed() -> None:
     session = state.registry().session(state.token())
     comparison = _comparison(session)
     _forget_shown()
-    session.work.pop("prove", None)
+    _let_go(session, "compare", "prove")
     if comparison is not None and comparison.before is not None:
         session.work["compare"] = comparison.before
-    else:
-        session.work.pop("compare", None)
 
 
 def _notices(session: Session, lang: str) -> None:
@@ -493,8 +499,7 @@ def _show_bar(session: Session, system: str, own: Gain | None) -> None:
         lanes = tuple(lane for lane in own.lanes if lane.name in names)
     else:
         lanes = recorded_lanes([name for name in recorded_systems() if name in names])
-    session.work.pop("compare", None)
-    session.work.pop("prove", None)
+    _let_go(session, "compare", "prove")
     _forget_shown()
     if len(lanes) > 1:
         st.session_state["gbx_cmp_pinned"] = lanes

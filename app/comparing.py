@@ -52,6 +52,7 @@ __all__ = [
 _log = logging.getLogger("glassblock")
 _ASSETS = Path(__file__).parents[1] / "assets"
 _TRACES = _ASSETS / "traces" / "compare"
+_MOST_BEFORE = 6  # comparisons that a chain of forks keeps behind it
 _GAIN = _ASSETS / "results" / "waterfall.json"
 SCENARIO = "static_and_paged"  # what the recorded comparison plays
 State = Literal["waiting", "running", "done", "stopped", "failed"]
@@ -217,12 +218,17 @@ class Job:
         except GlassblockError as fault:
             self.fault = fault
         except Exception as fault:
-            _log.exception("background work failed")
-            line = f"{type(fault).__name__}: {fault}".partition("\n")[0][:200]
-            self.fault = GlassblockError("run_failed", detail=line)
+            self.fault = _unforeseen(fault)
         finally:
             self._seconds = time.monotonic() - self._started
             self._ended.set()
+
+
+def _unforeseen(fault: Exception) -> GlassblockError:
+    """A fault that nobody thought of, as one sentence; the whole of it goes to the log."""
+    _log.error("background work failed", exc_info=fault)
+    line = f"{type(fault).__name__}: {fault}".partition("\n")[0][:200]
+    return GlassblockError("run_failed", detail=line)
 
 
 class _Track:
@@ -294,7 +300,7 @@ class Comparison(Job):
         before: "Comparison | None" = None,
     ) -> None:
         super().__init__("compare")
-        self.fork, self.before = fork, before
+        self.fork, self.before = fork, _shortened(before)
         self._backend, self._limits, self._in_turn = backend, limits, in_turn
         self._beside = tuple(beside)
         self._tracks = [_Track(plan, f"{self.key}-{n}") for n, plan in enumerate(plans)]
@@ -336,6 +342,18 @@ class Comparison(Job):
         return _Steps(track, self._backend, self._limits)
 
 
+def _shortened(before: Comparison | None) -> Comparison | None:
+    """The way back, cut where it is long: every comparison on it holds its traces."""
+    last = before
+    for _ in range(_MOST_BEFORE - 1):
+        if last is None:
+            break
+        last = last.before
+    if last is not None:
+        last.before = None
+    return before
+
+
 class _Steps:
     """The steps of one lane, whose faults stay its own: True after each step."""
 
@@ -349,9 +367,14 @@ class _Steps:
     def __next__(self) -> bool:
         try:
             return next(self._steps)
+        except StopIteration:
+            raise
         except GlassblockError as fault:
-            self._track.fault, self._track.state = fault, "failed"
-            raise StopIteration from None
+            self._track.fault = fault
+        except Exception as fault:
+            self._track.fault = _unforeseen(fault)
+        self._track.state = "failed"
+        raise StopIteration
 
     def _run(self) -> Iterator[bool]:
         track, plan = self._track, self._track.plan
@@ -450,7 +473,7 @@ class Gain(Job):
     """Measures where the gain comes from: the same workload through the four systems.
 
     Attributes:
-        report: `gain_report`, once it is there.
+        report: `gain_report`, once it is there; when stopped, of the rounds that were whole.
         lanes: the runs behind the bars.
         turn, system: where it is.
     """
@@ -471,6 +494,8 @@ class Gain(Job):
     def work(self) -> None:
         """Measures."""
         measured = measure(GAIN, self._play, self._repeat, self._tell)
+        if len(measured) < len(GAIN):
+            raise WorkloadError("gain_stopped")
         self.report = gain_report(measured, self._scenario.name, self._backend.facts)
         self.lanes = tuple(
             Lane(
@@ -485,12 +510,12 @@ class Gain(Job):
     def _tell(self, turn: int, system: str) -> None:
         self.turn, self.system = turn, system
 
-    def _play(self, system: str) -> Trace:
+    def _play(self, system: str) -> Trace | None:
         config = configure(self._scenario.config, system)
         engine = self._backend.build(config, self._scenario.title)
         for record in play(engine, self._scenario.arrivals):
             if self.was_stopped:
-                raise WorkloadError("gain_stopped")
+                return None
             if record.step >= self._limits.steps:
                 raise LimitError("run_steps", limit=self._limits.steps)
         return engine.trace()

@@ -8,6 +8,7 @@ more stops by itself.
 """
 
 import logging
+import secrets
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -77,9 +78,10 @@ class Progress:
 
 
 class Job:
-    """One plan at work."""
+    """One plan at work; `key` is no other job's, not even of one that is gone."""
 
     def __init__(self, plan: Plan, limits: Limits) -> None:
+        self.key = secrets.token_hex(6)
         self.plan = plan
         self.fault: GlassblockError | None = None
         self.state: State = "running"

@@ -134,10 +134,10 @@ def _kept() -> list[_Kept]:
     own: list[_Kept] = list(st.session_state.setdefault("gbx_sim_kept", []))
     job = _job()
     if job is not None and (found := job.result()) is not None:
-        number = st.session_state.setdefault("gbx_sim_numbers", {}).get(id(job))
+        number = st.session_state.setdefault("gbx_sim_numbers", {}).get(job.key)
         if number is None:
             number = _next_number()
-            st.session_state["gbx_sim_numbers"][id(job)] = number
+            st.session_state["gbx_sim_numbers"][job.key] = number
             st.session_state["gbx_sim_chosen"] = [number]
         own = [item for item in own if item.number != number]
         own.insert(0, _Kept(number, found, "run"))

@@ -211,3 +211,39 @@ def test_a_run_of_the_explore_page_becomes_a_lane() -> None:
     lane = lane_of(shown, ARRIVALS)
     assert lane.name == "run" and lane.params["B"] == ARRIVALS[1].params
     assert lane.config.usable_slots == BASE.usable_slots
+
+
+class OneBreaks(FakeBackend):
+    def build(self, config: EngineConfig, title: Mapping[str, str], first_step: int = 0) -> Engine:
+        if config.is_contiguous:
+            raise MemoryError("a fault that nobody thought of")
+        return super().build(config, title, first_step)
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_a_lane_that_breaks_leaves_the_others_alone(in_turn: bool) -> None:
+    work = finished(Comparison(plans("static", "paged"), OneBreaks(), Limits(), in_turn=in_turn))
+    assert [kind for _, kind, _, _ in work.progress] == ["failed", "done"]
+    assert work.fault is None and "MemoryError" in str(work.lane_fault)
+
+
+def test_a_long_chain_of_forks_lets_its_oldest_go() -> None:
+    last = None
+    for _ in range(30):
+        last = Comparison(plans("paged", "shared"), FakeBackend(), Limits(), before=last)
+    length = 0
+    while last is not None:
+        last, length = last.before, length + 1
+    assert 2 < length < 10
+
+
+def test_a_gain_that_is_stopped_later_keeps_its_whole_rounds() -> None:
+    class StopsInRoundTwo(Gain):
+        def _tell(self, turn: int, system: str) -> None:
+            super()._tell(turn, system)
+            if turn == 2:
+                self.stop()
+
+    scenario = Scenario("mine", {"en": "x"}, {"en": "x"}, BASE, ARRIVALS)
+    work = finished(StopsInRoundTwo(scenario, 3, FakeBackend(), Limits()))
+    assert work.fault is None and work.report is not None and work.report["repeat"] == 1

@@ -406,3 +406,11 @@ def test_only_so_many_tasks_work_at_once() -> None:
     gate.set()
     for task in held:
         task.wait(PATIENCE)
+
+
+def test_a_jobs_name_is_not_given_again_when_its_memory_is() -> None:
+    page = painted()
+    page.pills(key="gbx_sim_systems").set_value(["paged"])
+    plan = simulated(small(page, 3)).session_state["gbx_sim_job"].plan
+    names = {sim_runs.Job(plan, sim_runs.Limits()).key for _ in range(50)}
+    assert len(names) == 50
