@@ -92,7 +92,7 @@ def test_graphs_are_refused_on_a_cpu_with_the_reason() -> None:
 def test_a_model_that_cannot_be_recorded_runs_without_unless_graphs_were_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(device: torch.device) -> cuda_graphs.Capture:
+    def refuse(device: object) -> cuda_graphs.Capture:
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(cuda_graphs, "capture_on_gpu", refuse)
