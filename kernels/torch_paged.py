@@ -44,6 +44,7 @@ class Group:
         seq_lens: `[B]`.
         fresh: no context before this step, so plain causal attention needs no mask.
         masks: additive masks by (window, dtype, query heads per KV head), made on first use.
+        head_masks: the same, one for each KV head of each sequence.
         head_rows: by KV heads, the row of each (sequence, KV head, position) in a cache seen as
             `[num_slots * KV, D]`.
         buffers: gathered K and V, written anew by every layer.
@@ -58,6 +59,7 @@ class Group:
     seq_lens: Tensor
     fresh: bool
     masks: dict[tuple[int | None, torch.dtype, int], Tensor] = field(default_factory=dict)
+    head_masks: dict[tuple[int | None, torch.dtype, int, int], Tensor] = field(default_factory=dict)
     head_rows: dict[int, Tensor] = field(default_factory=dict)
     buffers: dict[tuple[str, int, torch.dtype], Tensor] = field(default_factory=dict)
 
@@ -225,13 +227,14 @@ def _attend(
     # no repetition, and each is read once.
     grouped = query.reshape(batch, queries, num_kv_heads, per_kv, head_dim).transpose(1, 2)
     grouped = grouped.reshape(batch, num_kv_heads, queries * per_kv, head_dim)
-    dtype = query.dtype if softcap is None else torch.float32
-    mask = _mask(group, window, per_kv, dtype)
     if softcap is not None:
+        mask = _mask(group, window, per_kv, torch.float32)
         out = _capped(grouped, keys, values, mask, scale, softcap)
     elif products:
+        mask = _head_mask(group, window, per_kv, num_kv_heads, query.dtype)
         out = _by_products(grouped, keys, values, mask, scale)
     else:
+        mask = _mask(group, window, per_kv, query.dtype)
         out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
     out = out.view(batch, num_kv_heads, queries, per_kv, head_dim).transpose(1, 2)
     out = out.reshape(batch * queries, num_heads, head_dim)
@@ -247,14 +250,9 @@ def _few_scores(group: Group, query: Tensor) -> bool:
 
 
 def _by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """Scores, softmax in float32, weighted sum: `[B, KV, Q', D]`."""
-    batch, num_kv_heads, queries, head_dim = query.shape
-    scores = torch.baddbmm(
-        mask.expand(-1, num_kv_heads, queries, -1).reshape(batch * num_kv_heads, queries, -1),
-        query.flatten(0, 1),
-        keys.flatten(0, 1).transpose(1, 2),
-        alpha=scale,
-    )  # [B * KV, Q', L]
+    """Scores, softmax in float32, weighted sum: `[B, KV, Q', D]`; mask `[B * KV, Q' or 1, L]`."""
+    transposed = keys.flatten(0, 1).transpose(1, 2)  # [B * KV, D, L]
+    scores = torch.baddbmm(mask, query.flatten(0, 1), transposed, alpha=scale)  # [B * KV, Q', L]
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
     return torch.bmm(weights, values.flatten(0, 1)).view(query.shape)
 
@@ -322,3 +320,15 @@ def _mask(group: Group, window: int | None, per_kv: int, dtype: torch.dtype) -> 
     mask = mask[:, None]
     group.masks[window, dtype, per_kv] = mask
     return mask
+
+
+def _head_mask(
+    group: Group, window: int | None, per_kv: int, num_kv_heads: int, dtype: torch.dtype
+) -> Tensor:
+    """The additive mask as batched products take it, `[B * KV, Q * per_kv or 1, L]`."""
+    key = window, dtype, per_kv, num_kv_heads
+    found = group.head_masks.get(key)
+    if found is None:
+        mask = _mask(group, window, per_kv, dtype)[:, 0]
+        found = group.head_masks[key] = mask.repeat_interleave(num_kv_heads, dim=0)
+    return found
