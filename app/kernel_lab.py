@@ -225,14 +225,14 @@ def _gpu(say: Say) -> None:
 
 def _triton(say: Say, lang: str) -> None:
     _title("triton", say, say("lab.triton_kind"))
+    _work("check", say, lang)
+    if "check" in _made():
+        kernel_view.show_checks(_made()["check"], say)
     found = lab_results.compiled()
     if found is None:
         nav.note(say("lab.no_compiled"))
     else:
         kernel_view.show_compiled(found, say)
-    _work("check", say, lang)
-    if "check" in _made():
-        kernel_view.show_checks(_made()["check"], say)
 
 
 # --------------------------------------------------------------------------------------- work
@@ -296,7 +296,11 @@ def _made() -> dict[str, Any]:
 def _speed(tell: Tell) -> SpeedRun:
     from core.exec.decode_speed import measure  # loads torch
 
-    return measure(tell)
+    try:
+        return measure(tell)
+    except (MemoryError, RuntimeError, ValueError) as fault:
+        detail = (str(fault) or type(fault).__name__).partition("\n")[0][:200]
+        raise GlassblockError("lab_failed", detail=detail) from fault
 
 
 def _check(tell: Tell) -> Any:

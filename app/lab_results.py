@@ -17,7 +17,7 @@ from core.exec.decode_points import SpeedRun
 
 __all__ = ["COMMAND", "GpuCase", "GpuResult", "compiled", "gpu_results", "recorded"]
 
-COMMAND = "python -m tests.bench.decode_speed"
+COMMAND = "python -m tests.bench.decode_speed --threads 1"
 _FOLDER = Path(__file__).parents[1] / "assets" / "results"
 _log = logging.getLogger("glassblock")
 

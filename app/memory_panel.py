@@ -160,7 +160,8 @@ SHEET = """
 .gbx-mem .gbx-membar{display:flex;height:18px;border:1px solid var(--gbx-line);border-radius:6px;
   overflow:hidden;margin:2px 0 8px}
 .gbx-membar i{min-width:2px;box-shadow:inset 1px 0 0 var(--gbx-card)}
-.gbx-mem dl{display:flex;flex-wrap:wrap;gap:6px 26px;margin:0 0 6px}
+.gbx-mem dl{display:flex;flex-wrap:wrap;gap:6px 26px;margin:0 0 6px;padding:0}
+.gbx-mem dl>div{margin:0;padding:0}
 .gbx-mem dt{display:flex;align-items:center;gap:6px;font-size:12px;color:var(--gbx-muted);
   font-weight:400}
 .gbx-mem dt i{width:12px;height:12px;border:1px solid var(--gbx-line);border-radius:3px}

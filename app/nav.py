@@ -164,7 +164,8 @@ _SHEET = """
 .st-key-gbx-tabs [class*="st-key-gbx-tab-on"] a{border-bottom-color:var(--gbx-accent)}
 .st-key-gbx-tabs [class*="st-key-gbx-tab-on"] a p{font-weight:650;color:var(--gbx-text)}
 @media (max-width:760px){
-  .st-key-gbx-tabs{gap:16px!important;margin:0;flex-basis:100%!important}
+  .st-key-gbx-tabs{gap:0 12px!important;margin:0;flex-basis:100%!important;
+    flex-wrap:wrap!important}
   .st-key-gbx-tabs [data-testid="stPageLink"] a{padding:6px 1px 4px}
 }
 """

@@ -56,6 +56,8 @@ def times(
     figure.update_xaxes(
         type="log", tickvals=sizes, ticktext=[f"{size:,}" for size in sizes], rangemode="normal"
     )
+    # Logarithmic, so that a slow median leaves the fastest turns readable.
+    figure.update_yaxes(type="log", rangemode="normal", dtick=1)
     return source(figure, look, about, "measured")
 
 

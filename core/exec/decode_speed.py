@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from core.exec.attention_sweep import Shape, prepared
-from core.exec.build import processor_name
+from core.exec.build import num_threads, processor_name, use_threads
 from core.exec.decode_points import CASES, HEAD_DIM, HEADS, MODEL, Case, SpeedPoint, SpeedRun, Time
 
 __all__ = ["measure"]
@@ -29,6 +29,7 @@ def measure(
     dtype: torch.dtype = torch.float32,
     copied: int = _COPIED,
     side: int = _SIDE,
+    threads: int | None = None,
 ) -> SpeedRun:
     """Measures on this machine's processor.
 
@@ -39,7 +40,10 @@ def measure(
         dtype: of K, V, the queries and the matrices.
         copied: bytes of the copy.
         side: of the matrices.
+        threads: of this thread's torch from now on; None leaves them as they are.
     """
+    if threads is not None:
+        use_threads(threads)
     item = dtype.itemsize
     sweeps = list(dict.fromkeys(case.sweep for case in cases))
     turns: dict[str, list[float]] = {"copy": [], "matmul": []}
@@ -61,7 +65,7 @@ def measure(
         ]
     return SpeedRun(
         tuple(points), Time.of(turns["copy"]), copied, Time.of(turns["matmul"]), side,
-        str(dtype).removeprefix("torch."), processor_name(), torch.get_num_threads(),
+        str(dtype).removeprefix("torch."), processor_name(), num_threads(),
         str(torch.__version__), repeats,
     )  # fmt: skip
 

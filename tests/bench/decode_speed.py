@@ -1,7 +1,7 @@
 """Decode attention against block size, batch, context and shared heads, on this machine.
 
 python -m tests.bench.decode_speed                  a table
-python -m tests.bench.decode_speed --out FILE       the record that the Kernel lab page shows
+python -m tests.bench.decode_speed --threads 1 --out FILE     the Kernel lab page's record
 """
 
 import argparse
@@ -14,9 +14,10 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=301)
+    parser.add_argument("--threads", type=int, help="of torch (default: its own choice)")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    run = measure(repeats=asked.repeats)
+    run = measure(repeats=asked.repeats, threads=asked.threads)
     print(f"{run.model}, {run.dtype}, {run.processor}, {run.threads} threads, torch {run.torch}")
     print(f"copy {run.copy_rate / 1e9:.1f} GB/s, matmul {run.matmul_rate / 1e9:.0f} GFLOP/s")
     for point in run.points:

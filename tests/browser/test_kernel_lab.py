@@ -37,9 +37,8 @@ def test_the_turns_of_the_loop_go_by_buttons_keys_and_play(site: Site) -> None:
         turn.focus()
         page.keyboard.press("End")
         page.locator(".gbx-traffic [data-part=play]").click()
-        page.wait_for_function(
-            f"document.querySelector('{SAYS}').textContent.startsWith('turn {last} of')"
-        )
+        page.locator(SAYS, has_text=f"turn {last} of {last}: ").wait_for()
+        assert page.locator(".gbx-traffic [data-part=play]").inner_text() == "Play"
 
 
 def test_a_block_tells_who_reads_it_by_mouse_and_by_keys(site: Site) -> None:
