@@ -247,15 +247,21 @@ def step_series(
 ) -> Iterator[StepMetrics]:
     """The numbers after every step, as the events come; `finals` as in `breakdown`."""
     snapshot = Snapshot(layout)
-    tokens = {"prefill": 0, "decode": 0}
+    planned: list[tuple[str, str, int]] = []
     sampled_before = 0
     for event in events:
         snapshot.apply(event)
         if isinstance(event, ev.RequestScheduled):
-            tokens[event.kind] += event.tokens
+            request_id = snapshot.sequences[event.seq_id].request_id
+            planned.append((request_id, event.kind, event.tokens))
+        elif isinstance(event, ev.RequestPreempted):  # and be it in the step that scheduled it
+            planned = [item for item in planned if item[0] != event.request_id]
         elif isinstance(event, ev.StepEnded):
-            yield _step_metrics(snapshot, event, tokens, sampled_before, finals)
             tokens = {"prefill": 0, "decode": 0}
+            for _, kind, count in planned:
+                tokens[kind] += count
+            yield _step_metrics(snapshot, event, tokens, sampled_before, finals)
+            planned = []
             sampled_before = snapshot.counters.sampled
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from core.request import SamplingParams
 from core.trace import events as ev
+from core.trace.metrics import series
 from core.trace.recorder import EventStore
 from core.trace.trace import Trace
 from core.trace.verify import verify
@@ -289,3 +290,19 @@ def test_regions_in_paged_memory_are_found(kind: type[ev.Event]) -> None:
 )
 def test_blocks_in_contiguous_memory_are_found(kind: type[ev.Event]) -> None:
     assert "possible" in promises(altered(regions_run(), _borrowed(paper_run(), kind)))
+
+
+def test_tokens_that_a_preemption_took_back_are_not_counted() -> None:
+    engine = make_engine(block_size=1, num_blocks=9, policy="priority", prefix_caching=False)
+    for priority in (1, 0, 0):
+        params = SamplingParams(max_tokens=5, ignore_eos=True)
+        engine.add_request([2, 2, 2], params, priority=priority)
+        engine.step()
+    for _ in engine.run():
+        pass
+    ended = [event for event in engine.events if isinstance(event, ev.StepEnded)]
+    steps = series(engine.trace())
+    assert steps[-1].preemptions
+    assert [s.prefill_tokens + s.decode_tokens for s in steps] == [
+        event.scheduled_tokens for event in ended
+    ]
