@@ -33,6 +33,7 @@ _TRACES = Path(__file__).parents[1] / "assets" / "traces"
 _MAX_UPLOAD = 16 << 20
 _MAX_EXPANDED = 96 << 20
 _MAX_BLOCKS = 1 << 18
+_MAX_SLOTS = 1 << 20  # of contiguous memory
 _MAX_HEADER = 1 << 20
 _LOOK_AHEAD = 5000
 _TELLING: tuple[type[Event], ...] = (BlockCopied, RequestPreempted, BlockShared, SlotsWritten)
@@ -121,11 +122,14 @@ def _check_size(name: str, data: bytes) -> None:
     else:
         first = _first_line_of_gzip(name, data)
     try:
-        blocks = json.loads(first)["glassblock"]["config"]["num_blocks"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        config = json.loads(first)["glassblock"]["config"]
+        blocks, size = int(config["num_blocks"]), max(1, int(config["block_size"]))
+        is_contiguous = config.get("allocator") == "contiguous"
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return  # load_trace says what is wrong
-    if isinstance(blocks, int) and blocks > _MAX_BLOCKS:
-        raise LimitError("upload_blocks", name=name, blocks=blocks, limit=_MAX_BLOCKS)
+    limit = min(_MAX_BLOCKS, _MAX_SLOTS // size) if is_contiguous else _MAX_BLOCKS
+    if blocks > limit:
+        raise LimitError("upload_blocks", name=name, blocks=blocks, limit=limit)
 
 
 def _first_line_of_gzip(name: str, data: bytes) -> bytes:

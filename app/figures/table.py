@@ -2,6 +2,7 @@
 
 Curves and bars become one row a point, with the names of both axes and the kind of number
 (measured, modelled, derived, published). A map becomes a grid: a column a step, a row an address.
+A name that a spreadsheet would take for a formula is marked as text: a file may call things so.
 """
 
 import csv
@@ -13,6 +14,7 @@ import plotly.graph_objects as go
 
 __all__ = ["COLUMNS", "csv_text"]
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 COLUMNS = ("series", "x_name", "x", "y_name", "y", "kind")
 
 
@@ -23,13 +25,17 @@ def csv_text(figure: go.Figure) -> str:
     maps = [trace for trace in figure.data if trace.type == "heatmap"]
     if maps:
         for row in _grid(figure, maps[0]):
-            writer.writerow(row)
+            writer.writerow(map(_cell, row))
     else:
         writer.writerow(COLUMNS)
         for trace in figure.data:
-            writer.writerows(_points(figure, trace))
+            writer.writerows(map(_cell, row) for row in _points(figure, trace))
     text = out.getvalue()
     return text if text.isascii() else "\ufeff" + text
+
+
+def _cell(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _points(figure: go.Figure, trace: Any) -> Iterator[tuple[object, ...]]:

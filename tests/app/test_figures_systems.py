@@ -9,7 +9,7 @@ import pytest
 
 from app.figures import memory_map, sweeps, systems, tail
 from app.figures.frame import Kind, plain, source
-from app.figures.look import PARTS
+from app.figures.look import HATCHES, PARTS
 from app.figures.memory_map import Cell
 from app.figures.sweeps import BlockPoint, PoolPoint
 from app.figures.systems import SystemRun
@@ -72,6 +72,15 @@ def test_waste_is_hatched_so_that_it_reads_without_colour(theme: ThemeName) -> N
     hatched = [shapes[words(f"part_{part}")] for part in ("unused", "tail", "hole")]
     assert all(hatched) and len(set(hatched)) == 3
     assert not shapes[words("part_tokens")] and not shapes[words("part_free")]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_letters_on_a_hatch_stand_on_a_pale_edge(theme: ThemeName) -> None:
+    look = LOOKS[theme]
+    means = {"one": dict.fromkeys(PARTS, 1 / len(PARTS))}
+    figure = systems.bars(means, look, str, about="x", kind="modelled")
+    shadows = [bar.textfont.shadow for bar in figure.data]
+    assert [shadow != "none" for shadow in shadows] == [part in HATCHES for part in PARTS]
 
 
 def test_series_of_two_systems_keep_their_colours_and_dashes_apart() -> None:
@@ -239,3 +248,11 @@ def test_every_word_of_these_figures_is_in_both_catalogues() -> None:
     )
     for lang in LANGUAGES:
         assert {f"app.chart.{key}" for key in asked} <= catalogue(lang).keys()
+
+
+def test_a_name_in_a_csv_is_never_a_formula() -> None:
+    figure = go.Figure(go.Bar(name="=HYPERLINK(1)", x=["@x", "b"], y=[-1, 2], meta="measured"))
+    assert csv_text(figure).splitlines()[1:] == [
+        "'=HYPERLINK(1),,'@x,,-1,measured",
+        "'=HYPERLINK(1),,b,,2,measured",
+    ]

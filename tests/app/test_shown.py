@@ -67,11 +67,12 @@ def test_a_cut_upload_keeps_its_whole_steps_and_warns(tmp_path: Path) -> None:
         (b'{"glassblock": {"schema": 99}}\n', "trace_version"),
         (header_line() + b'{"type": "Nonsense"}\n', "not_a_trace"),
         (header_line(num_blocks=1 << 23), "upload_blocks"),
+        (header_line(num_blocks=1 << 12, block_size=1024, allocator="contiguous"), "upload_blocks"),
         (header_line(num_blocks="many"), "not_a_trace"),
         (gzip.compress(b"\0" * (100 << 20), 1), "upload_expands"),
         (b"x" * (17 << 20), "upload_large"),
     ],
-    ids=["empty", "binary", "no gzip", "no header", "deep", "version", "event", "blocks",
+    ids=["empty", "binary", "no gzip", "no header", "deep", "version", "event", "blocks", "slots",
          "header", "bomb", "large"],
 )  # fmt: skip
 def test_rubbish_is_refused_with_one_sentence_that_names_the_file(data: bytes, code: str) -> None:
