@@ -87,7 +87,14 @@ def open_set(name: str, data: bytes) -> ResultSet:
         return _checked(_set(plain, name))
     except WorkloadError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise WorkloadError("not_a_simulation", path=name) from error
 
 

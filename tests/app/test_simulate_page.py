@@ -414,3 +414,10 @@ def test_a_jobs_name_is_not_given_again_when_its_memory_is() -> None:
     plan = simulated(small(page, 3)).session_state["gbx_sim_job"].plan
     names = {sim_runs.Job(plan, sim_runs.Limits()).key for _ in range(50)}
     assert len(names) == 50
+
+
+def test_a_number_past_every_float_is_refused_with_one_sentence() -> None:
+    plain = json.loads(shipped()[0].to_json())
+    plain["results"][0]["summary"]["requests"] = 10**400
+    with pytest.raises(WorkloadError, match="mine"):
+        open_set("mine", json.dumps(plain).encode())
