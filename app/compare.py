@@ -67,6 +67,7 @@ def show() -> None:
         nav.note(fault.sentence(lang), is_error=True)
         return
     nav.header("compare", lang, lambda: _controls(session, say, lang))
+    _take_pick()
     lanes = _lanes(session, lang)
     _about(session, lanes, say, lang)
     _notices(session, lang)
@@ -190,6 +191,13 @@ def _lanes(session: Session, lang: str) -> tuple[Lane, ...]:
         return ()
 
 
+def _take_pick() -> None:
+    """Sets the pills to what a bar of the gain asked for, before they are painted."""
+    picked = st.session_state.pop("gbx_cmp_pick", None)
+    if picked or "gbx_cmp_recorded" not in st.session_state:
+        st.session_state["gbx_cmp_recorded"] = list(picked or _FIRST)
+
+
 def _chosen_systems() -> Sequence[str]:
     chosen = st.session_state.get("gbx_cmp_recorded") or _FIRST
     return chosen if len(chosen) > 1 else _FIRST
@@ -216,7 +224,7 @@ def _about(session: Session, lanes: Sequence[Lane], say: Say, lang: str) -> None
         if is_recorded and len(recorded_systems()) > 2:
             st.pills(
                 say("cmp.systems"), recorded_systems(), selection_mode="multi",
-                default=_FIRST, key="gbx_cmp_recorded", label_visibility="collapsed",
+                key="gbx_cmp_recorded", label_visibility="collapsed",
                 format_func=lambda n: say(f"cmp.system_{n}"), width="content",
             )  # fmt: skip
         elif not is_recorded and not _is_growing(session):
@@ -495,13 +503,12 @@ def _show_bar(session: Session, system: str, own: Gain | None) -> None:
     """The run behind a bar, beside the run before it."""
     at = GAIN.index(system)
     names = GAIN[max(0, at - 1) : max(0, at - 1) + 2]
-    if own is not None:
-        lanes = tuple(lane for lane in own.lanes if lane.name in names)
-    else:
-        lanes = recorded_lanes([name for name in recorded_systems() if name in names])
     _let_go(session, "compare", "prove")
     _forget_shown()
-    if len(lanes) > 1:
+    if own is None:
+        st.session_state["gbx_cmp_pick"] = names
+    else:
+        lanes = tuple(lane for lane in own.lanes if lane.name in names)
         st.session_state["gbx_cmp_pinned"] = lanes
     st.rerun()
 

@@ -131,13 +131,28 @@ def opening_step(lanes: Sequence[Lane]) -> int:
     if any(lane.first_step for lane in lanes):
         # When a fork begins its memory is still empty: a step later its requests are in.
         return max(lane.first_step for lane in lanes) + 1
-    for event in lanes[0].trace.events if lanes else ():
-        if isinstance(event, ev.RequestDeferred) and event.reason.code == "fragmented":
-            return event.step
+    ins = [_admitted(lane) for lane in lanes]
+    early = [
+        other[request]
+        for other in ins[1:]
+        for request in other
+        if request in ins[0] and other[request] < ins[0][request]
+    ]
+    if early:
+        return min(early)
     for event in lanes[0].trace.events if lanes else ():
         if isinstance(event, ev.RequestDeferred):
             return event.step
     return first
+
+
+def _admitted(lane: Lane) -> dict[str, int]:
+    """The step at which each request was first admitted."""
+    steps: dict[str, int] = {}
+    for event in lane.trace.events:
+        if isinstance(event, ev.RequestAdmitted):
+            steps.setdefault(event.request_id, event.step)
+    return steps
 
 
 def lane_of(shown: Shown, arrivals: Sequence[Arrival] = ()) -> Lane:

@@ -144,6 +144,7 @@ def test_the_past_is_forked_and_both_futures_are_shown_with_a_diff() -> None:
     assert work.lanes[1].config.block_size == 4
     text = html(page)
     assert "+1" in text and sentence("app.cmp.diff_finished", "en") in text
+    assert sentence("app.cmp.fork_rate", "en") in text
     press(page, "gbx_cmp_back")
     assert [lane.name for lane in session(page).work["compare"].lanes] == ["continuous", "paged"]
 
@@ -163,6 +164,13 @@ def test_the_gain_is_measured_again_and_a_bar_shows_its_run() -> None:
     assert "Fake" in html(page)
     press(page, "gbx_gain_own_paged")
     assert [lane.name for lane in page.session_state["gbx_cmp_pinned"]] == ["continuous", "paged"]
+
+
+def test_a_bar_of_the_recorded_gain_chooses_its_runs_in_the_pills_too() -> None:
+    page = press(painted(), "gbx_gain_recorded_continuous")
+    assert page.session_state["gbx_cmp_recorded"] == ["static", "continuous"]
+    press(page, "gbx_gain_recorded_shared")
+    assert page.session_state["gbx_cmp_recorded"] == ["paged", "shared"]
 
 
 def test_the_recorded_gain_says_how_it_was_measured() -> None:

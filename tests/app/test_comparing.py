@@ -17,6 +17,7 @@ from app.comparing import (
     lane_figures,
     lane_of,
     opening_step,
+    recorded_lanes,
 )
 from app.live import Limits, Registry
 from app.shown import Shown, log_header
@@ -177,6 +178,16 @@ def test_a_fork_runs_beside_its_past_and_can_be_forked_again() -> None:
     with pytest.raises(LimitError, match="9000 characters"):
         long = make_plan("x" * 9000).arrivals
         fork_plan_of(past, 3, Changes(add=long), Limits())
+
+
+@pytest.mark.parametrize(
+    "names", [("static", "continuous"), ("continuous", "paged"), ("static", "shared")]
+)
+def test_a_comparison_opens_where_one_waits_who_runs_elsewhere(names: tuple[str, str]) -> None:
+    lanes = recorded_lanes(names)
+    step = opening_step(lanes)
+    first, second = (set(lane.trace.snapshot(step).running) for lane in lanes)
+    assert second - first
 
 
 def test_a_proof_plays_every_lane_again_from_its_own_trace() -> None:
