@@ -78,6 +78,7 @@ _SHEET = """
 [data-testid="stHeader"]{position:absolute;height:56px;background:transparent;pointer-events:none;z-index:30}
 [data-testid="stHeader"] *{pointer-events:none}
 [data-testid="stHeader"] button,[data-testid="stHeader"] button *{pointer-events:auto}
+[data-testid="stMain"]{scroll-padding-bottom:150px}
 [data-testid="stDecoration"],[data-testid="stStatusWidget"]{display:none}
 [data-testid="stMainBlockContainer"]{max-width:none;padding:0 24px 32px}
 [data-testid="stMainBlockContainer"]>[data-testid="stVerticalBlock"]{gap:10px}
@@ -146,6 +147,7 @@ _SHEET = """
   .st-key-gbx-header>*{max-width:100%;order:2}
   .st-key-gbx-header>:first-child,.st-key-gbx-header>.st-key-gbx_lang,
   .st-key-gbx-header>:has(>.st-key-gbx_lang){order:0}
+  .st-key-gbx-tabs{overflow-x:auto;scrollbar-width:none}
   .st-key-gbx-header>.st-key-gbx-tabs,.st-key-gbx-header>:has(>.st-key-gbx-tabs){order:1}
   .gbx-tab{display:none}
   .gbx-pill{max-width:calc(100vw - 20px)}

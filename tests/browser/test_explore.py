@@ -53,6 +53,16 @@ def test_the_page_opens_with_a_run_that_steps_both_ways(site: Site) -> None:
         assert page.locator(f'.gb-hot[data-block="{block}"]').count() >= 1
 
 
+@pytest.mark.model
+def test_the_header_stays_one_row_when_the_model_is_ready(site: Site) -> None:
+    with site.visit(viewport={"width": 1280, "height": 720}) as page:
+        model_ready(page)
+        header = page.locator(".st-key-gbx-header").bounding_box()
+        transport = page.locator(".gb-transport").bounding_box()
+        assert header is not None and header["height"] <= 60
+        assert transport is not None and transport["y"] + transport["height"] <= 720
+
+
 def test_the_transport_is_seen_without_scrolling(site: Site) -> None:
     with site.visit() as page:
         box = page.locator(".gb-transport").bounding_box()

@@ -149,7 +149,7 @@ def test_the_numbers_are_those_of_the_step(browser: Browser, address: str) -> No
         seconds = sum(sum(e.timings.values()) for e in ends)
         assert int(told[3]) == round(snapshot.counters.sampled / seconds)
         names = page.locator('[data-run="0"] .gc-numbers dt').all_inner_texts()
-        assert names[3] == "tokens a second, modelled"
+        assert names[3] == "tokens a second so far, modelled"
 
 
 def test_the_sentence_tells_who_waits_for_what_and_who_gave_it(
