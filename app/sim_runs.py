@@ -124,8 +124,11 @@ class Job:
         results = tuple(self._results)
         if not results:
             return None
-        source = self.plan.workload.source or self.plan.workload.name
-        return ResultSet(source, results, tuple(self._pools))
+        workload = self.plan.workload
+        # A recipe's line stands in the results; the set is called what the visitor chose.
+        is_recipe = workload.format == "synthetic"
+        title = workload.name if is_recipe or not workload.source else workload.source
+        return ResultSet(title, results, tuple(self._pools))
 
     def _work(self) -> None:
         state: State = "failed"

@@ -51,6 +51,7 @@ def show() -> None:
     with st.container(key="gbx-sim-page", horizontal=True, vertical_alignment="top"):
         with st.container(key="gbx-sim-setup", width=372):
             st.fragment(_paint_setup)(lang)
+            _progress(lang)
         with st.container(key="gbx-sim-results"):
             _results(say, lang)
 
@@ -90,10 +91,6 @@ def _job() -> sim_runs.Job | None:
 
 
 def _results(say: Say, lang: str) -> None:
-    job = _job()
-    if job is not None:
-        alive = job.is_running
-        st.fragment(_paint_progress, run_every=_TICK if alive else None)(job, lang, alive)
     kept = _kept()
     chosen = _choice(kept, say)
     _file_bar(chosen, say)
@@ -102,6 +99,14 @@ def _results(say: Say, lang: str) -> None:
         nav.note(say("sim.too_many", limit=_SHOWN, count=len(entries)))
         entries = entries[:_SHOWN]
     show_results(entries, [item.found for item in chosen], say, lang)
+
+
+def _progress(lang: str) -> None:
+    """Below the button that was pressed, so that it is seen there."""
+    job = _job()
+    if job is not None:
+        alive = job.is_running
+        st.fragment(_paint_progress, run_every=_TICK if alive else None)(job, lang, alive)
 
 
 def _paint_progress(job: sim_runs.Job, lang: str, was_alive: bool) -> None:
