@@ -131,6 +131,19 @@ def _add_run(commands: Any) -> None:
     engine.add_argument("--block-size", type=int, help="tokens a block")
     engine.add_argument("--num-blocks", type=int, help="blocks in the pool")
     engine.add_argument("--kv-memory", type=_bytes, help="the pool's size instead, e.g. 64MiB")
+    engine.add_argument(
+        "--gpu-memory-utilization", type=float, help="the pool from a trial instead (GPU only)"
+    )
+    engine.add_argument(
+        "--backend",
+        choices=("auto", "reference", "torch", "triton"),
+        help="attention kernels (default: triton on a GPU, torch elsewhere)",
+    )
+    engine.add_argument(
+        "--cuda-graphs",
+        action=argparse.BooleanOptionalAction,
+        help="replay decode steps as CUDA graphs (default: where it can be done)",
+    )
     engine.add_argument("--allocator", choices=("paged", "contiguous"))
     engine.add_argument(
         "--reserve", choices=("max", "pow2", "exact"), help="slots of a region (contiguous)"
@@ -259,7 +272,7 @@ def _scenario(given: dict[str, Any]) -> "Scenario":
     params = _chosen(SamplingParams, given)
     if "stop" in params:
         params["stop"] = tuple(params["stop"])
-    if "kv_memory" in engine:
+    if "kv_memory" in engine or "gpu_memory_utilization" in engine:
         engine.setdefault("num_blocks", None)
     if "scenario" in given and "prompt" in given:
         raise ConfigError("scenario_and_prompt")
@@ -314,7 +327,13 @@ def _build(scenario: "Scenario", given: dict[str, Any], tell: "_Progress") -> "E
         device=given.get("device"),
         progress=lambda stage: tell.say(f"model: {stage}"),
     )
-    return build_engine(loaded, scenario.config, title=scenario.title)
+    return build_engine(
+        loaded,
+        scenario.config,
+        backend=given.get("backend", "auto"),
+        cuda_graphs=given.get("cuda_graphs", "auto"),
+        title=scenario.title,
+    )
 
 
 def _play(engine: "Engine", arrivals: "tuple[Arrival, ...]", tell: "_Progress") -> bool:
