@@ -46,7 +46,7 @@ def show() -> None:
     """Paints the page."""
     lang = state.language()
     say = state.say(lang)
-    nav.style(SHEET)
+    nav.style(SHEET + _SHEET)
     nav.header("kernel-lab", lang, lambda: None)
     st.html(
         f'<div class="gbx-about"><b>{escape(say("lab.title"))}</b> · '
@@ -310,3 +310,9 @@ def _check(tell: Tell) -> Any:
 
 
 _WORK: dict[str, Callable[[Tell], Any]] = {"speed": _speed, "check": _check}
+
+_SHEET = """
+@media (max-width:760px){
+  .gbx-table tbody th{white-space:normal;min-width:112px}
+}
+"""

@@ -130,7 +130,7 @@ function paint(view) {
 function layout(view) {
   const count = view.data.blocks.length;
   const width = Math.max(120, view.parts.pool.parentElement.clientWidth);
-  const size = count <= 120 ? 46 : count <= 500 ? 34 : count <= 1600 ? 24 : 12;
+  const size = count <= 40 ? 62 : count <= 120 ? 46 : count <= 500 ? 34 : count <= 1600 ? 24 : 12;
   const columns = Math.max(1, Math.floor(width / (size + 4)));
   return { width, size, columns, rows: Math.ceil(count / columns) };
 }
@@ -183,20 +183,28 @@ function cell(view, pen, block, x, y, size, isPointed) {
   pen.setLineDash([]);
   if (size < 24) return;
   const ink = now ? inkOn(colour(view, read.program)) : look.text;
-  words(pen, block, x, y, size, ink, read, mine.length, look);
+  const name = read && mine.length === 1 ? view.data.programs[read.program].name : "";
+  words(pen, block, x, y, size, ink, read, mine.length, look, name);
 }
 
-function words(pen, block, x, y, size, ink, read, count, look) {
+function words(pen, block, x, y, size, ink, read, count, look, name) {
   pen.fillStyle = read ? ink : look.muted;
-  pen.font = `${size > 40 ? 10 : 8}px ui-monospace, monospace`;
+  pen.font = `${size > 60 ? 12 : size > 40 ? 10 : 8}px ui-monospace, monospace`;
   pen.textAlign = "left";
   pen.textBaseline = "top";
   pen.fillText(String(block.id), x + 4, y + 4);
   if (read && size >= 34) {
-    pen.font = `650 ${size > 40 ? 17 : 13}px system-ui, sans-serif`;
+    pen.font = `650 ${Math.round(size * 0.38)}px system-ui, sans-serif`;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
     pen.fillText(String(read.order), x + size / 2, y + size * 0.58);
+  }
+  if (name && name.length <= 4 && size >= 46) {
+    // Who reads it, for eyes that don't tell the colours apart and where colours repeat.
+    pen.font = "9px system-ui, sans-serif";
+    pen.textAlign = "right";
+    pen.textBaseline = "top";
+    pen.fillText(name, x + size - 4, y + 4);
   }
   if (count > 1 && size >= 34) {
     pen.font = "9px system-ui, sans-serif";

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app import kernel_lab, lab_results, models
+from app import kernel_lab, lab_results, models, state
 from app.figures.roofline import Roof
 from app.lab_results import GpuResult, gpu_results, recorded
 from app.memory_panel import StepMemory, account_of, card
 from app.models import ModelHolder
+from app.shown import open_upload
 from app.shown import recorded as recorded_run
 from app.state import say
 from core.errors import TraceError
@@ -112,6 +113,25 @@ def test_another_run_and_step_change_the_counts() -> None:
     assert "derived: step 49" in after["layout"]["title"]["subtitle"]["text"]
 
 
+def test_the_visitors_own_run_can_be_looked_at_also_in_contiguous_memory() -> None:
+    page = painted()
+    path = ROOT / "assets" / "traces" / "compare" / "static.jsonl.gz"
+    session = state.registry().session(page.session_state["gbx_token"])
+    session.opened = open_upload(path.name, path.read_bytes())
+    page.run()
+    page.selectbox(key="gbx_lab_run").set_value("").run()
+    assert not page.exception
+    step = page.select_slider(key=f"gbx_lab_step_{session.opened.key}").value
+    assert f"derived: step {step}," in figure(page, "reads")["layout"]["title"]["subtitle"]["text"]
+
+
+def test_cutting_contexts_multiplies_the_programs() -> None:
+    page = painted()
+    assert "9 programs: 3 sequences x 3 KV heads x 1 share." in html(page)
+    page.selectbox(key="gbx_lab_splits").set_value(4).run()
+    assert "36 programs: 3 sequences x 3 KV heads x 4 shares." in html(page)
+
+
 def test_measuring_here_replaces_the_record_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     made = measure(cases=CASES, repeats=2, copied=1 << 12, side=8)
     monkeypatch.setitem(kernel_lab._WORK, "speed", lambda tell: made)
@@ -140,7 +160,7 @@ def test_a_wrong_kernel_is_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None
     page.session_state["gbx_lab_jobs"]["check"].wait(PATIENCE)
     page.run()
     page.run()
-    assert html(page).count(sentence("app.lab.check_wrong", "en")) == 2
+    assert html(page).count(f">{sentence('app.lab.check_wrong', 'en')}<") == 2
     assert sentence("app.lab.check_caption", "en") in html(page)
 
 
