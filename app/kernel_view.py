@@ -30,7 +30,6 @@ _SWEEPS: tuple[tuple[Sweep, str], ...] = (
     ("batch", "lab_batch"),
     ("context", "lab_context"),
 )
-_BESIDE = ("h100-80gb", "cpu")  # data sheets beside this machine's roof
 
 
 def show_times(run: SpeedRun, say: Say) -> None:
