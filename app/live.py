@@ -48,6 +48,10 @@ class Limits:
 
     `pool_bytes`, `steps`, `tokens`, `prompts` and `characters` are a run's, `engines` and
     `sessions` the process's, `idle_seconds` a session's.
+
+    An open page looks at its run several times a second (a browser slows hidden tabs to once a
+    minute): one that nobody looked at for `unseen_seconds` was closed or reloaded, and is stopped.
+    Where somebody waits for an engine, `contested_seconds` are enough.
     """
 
     pool_bytes: int = 256 << 20
@@ -58,6 +62,8 @@ class Limits:
     characters: int = 8000
     sessions: int = 200
     idle_seconds: float = 900.0
+    unseen_seconds: float = 150.0
+    contested_seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +219,10 @@ class Session:
     warning: str = ""
     seen: float = field(default_factory=time.monotonic)
 
+    def works(self) -> "list[Work]":
+        """The run and everything else that goes on or has ended."""
+        return [work for work in (self.run, *self.work.values()) if work is not None]
+
 
 class Registry:
     """All visitors' runs and traces.
@@ -293,13 +303,37 @@ class Registry:
             work.start()
 
     def _refuse_more(self) -> None:
-        works = [w for s in self._sessions.values() for w in (s.run, *s.work.values())]
-        if sum(work is not None and work.is_running for work in works) >= self.limits.engines:
+        if self._num_running() >= self.limits.engines:
+            for work in self._stop_unseen(self.limits.contested_seconds):
+                work.wait(_PATIENCE)
+        if self._num_running() >= self.limits.engines:
             raise LimitError("engines_busy", limit=self.limits.engines)
 
+    def _num_running(self) -> int:
+        return sum(work.is_running for s in self._sessions.values() for work in s.works())
+
+    def _stop_unseen(self, seconds: float) -> list[Work]:
+        """Stops the works of pages that are gone; what they recorded is kept."""
+        now = self._clock()
+        unseen = [
+            work
+            for session in self._sessions.values()
+            if now - session.seen > seconds
+            for work in session.works()
+            if work.is_running
+        ]
+        for work in unseen:
+            work.stop()
+        return unseen
+
     def sweep(self) -> int:
-        """Drops what idle visitors hold, and stops their engines; returns how many visitors."""
+        """Drops what idle visitors hold, and stops engines that nobody looks at.
+
+        Returns:
+            How many visitors were idle.
+        """
         with self._lock:
+            self._stop_unseen(self.limits.unseen_seconds)
             now = self._clock()
             idle = [
                 token
@@ -308,10 +342,9 @@ class Registry:
             ]
             for token in idle:
                 session = self._sessions.pop(token)
-                works = [w for w in (session.run, *session.work.values()) if w is not None]
-                for work in works:
+                for work in session.works():
                     work.stop()
-                if works or session.opened is not None:
+                if session.works() or session.opened is not None:
                     self._dropped.add(token)
             return len(idle)
 

@@ -44,10 +44,14 @@ def build_engine(
         cuda_graphs: see `ModelRunner`.
 
     Raises:
-        ConfigError: the memory holds fewer than two blocks, or `gpu_memory_utilization` is given
-            without a GPU.
+        ConfigError: the memory holds fewer than two blocks, `gpu_memory_utilization` is given
+            without a GPU, or the backend can't run there.
         ModelError: `cuda_graphs` is True where steps can't be recorded.
     """
+    try:
+        real_backend = choose_backend(backend, loaded.info.device)
+    except ValueError as error:
+        raise ConfigError("backend", detail=error) from error
     size = block_bytes(loaded.info, config.block_size)
     sized = sized_for(loaded, config, backend)
     runner = ModelRunner(
@@ -57,8 +61,7 @@ def build_engine(
         sized,
         runner,
         loaded.codec,
-        model=describe(loaded)
-        | {"block_bytes": size, "backend": choose_backend(backend, loaded.info.device)},
+        model=describe(loaded) | {"block_bytes": size, "backend": real_backend},
         record=record,
         title=title,
         first_step=first_step,

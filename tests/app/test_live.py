@@ -177,6 +177,33 @@ def test_what_an_idle_visitor_holds_is_dropped_and_said_once() -> None:
     assert registry.session("idle").run is None
 
 
+def test_a_run_that_nobody_looks_at_any_more_is_stopped_and_kept() -> None:
+    now = [0.0]
+    registry = Registry(Limits(unseen_seconds=100), clock=lambda: now[0])
+    runner = HeldRunner()
+    run = registry.start("reloaded", long_plan(), FakeBackend(runner))
+    now[0] = 99
+    registry.sweep()
+    now[0] = 101
+    assert registry.sweep() == 0, "the visitor is not idle yet"
+    runner.gate.set()
+    assert ended(run).progress.state == "stopped"
+    assert registry.session("reloaded").run is run
+
+
+def test_reloaded_pages_do_not_keep_engines_from_those_who_wait() -> None:
+    now = [0.0]
+    registry = Registry(Limits(engines=1), clock=lambda: now[0])
+    runner = HeldRunner()
+    gone = registry.start("gone", long_plan(), FakeBackend(runner))
+    with pytest.raises(LimitError):
+        registry.start("new", make_plan("hello"), FakeBackend())
+    now[0] = 11
+    runner.gate.set()
+    assert ended(registry.start("new", make_plan("hello"), FakeBackend())).progress.state == "done"
+    assert gone.progress.state == "stopped"
+
+
 def test_visitors_past_the_cap_are_turned_away_until_others_are_idle() -> None:
     now = [0.0]
     registry = Registry(Limits(sessions=2, idle_seconds=60), clock=lambda: now[0])
