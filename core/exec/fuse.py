@@ -2,7 +2,8 @@
 
 A decode step has few rows, so much of its time is the calling of small operators. A layer that
 consists of a norm, attention with rotary embedding, a norm and a gated unit is computed here with
-one product for q, k and v, one for gate and up, and half of the operators for the rest.
+one product for q, k and v, one for gate and up, and half of the operators for the rest. A norm's
+weights are multiplied into those of the product behind it.
 
 Whether a layer is of that shape is not taken from its name: the model runs once, and a layer is
 fused only when the fused operators give that layer's own output. What the layer hands to
@@ -91,12 +92,16 @@ def fuse_layers(model: Any) -> Fused:
     return Fused(sum(linear.weight.nbytes for linear in covered), frozenset(covered))
 
 
+def _names(module: nn.Module) -> set[str]:
+    return {name for name, _ in module.named_children()}
+
+
 def _has_shape(module: Any) -> bool:
     """Whether the parts have the names of a Llama layer's; the trial looks at the rest."""
-    if not isinstance(module, nn.Module) or {n for n, _ in module.named_children()} != _PARTS:
+    if not isinstance(module, nn.Module) or _names(module) != _PARTS:
         return False
-    attention, unit = {n for n, _ in module.self_attn.named_children()}, module.mlp
-    if attention != _PROJECTIONS or {n for n, _ in unit.named_children()} != _UNIT:
+    attention, unit = module.get_submodule("self_attn"), module.get_submodule("mlp")
+    if _names(attention) != _PROJECTIONS or _names(unit) != _UNIT:
         return False
     linears = _linears(module)
     biased = {linear.bias is None for linear in linears[:3]}
@@ -119,13 +124,11 @@ class _Layer:
         self._dim = int(attention.head_dim)
         self._heads = attention.q_proj.out_features // self._dim
         self._kv_heads = attention.k_proj.out_features // self._dim
-        self._norms = [
-            (norm.weight.detach(), float(norm.variance_epsilon))
-            for norm in (layer.input_layernorm, layer.post_attention_layernorm)
-        ]
-        self._qkv = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
+        before, between = layer.input_layernorm, layer.post_attention_layernorm
+        self._norms = _Norm(before), _Norm(between)
+        self._qkv = _joined(attention.q_proj, attention.k_proj, attention.v_proj, norm=before)
         self._out = _joined(attention.o_proj)
-        self._gate_up = _joined(unit.gate_proj, unit.up_proj)
+        self._gate_up = _joined(unit.gate_proj, unit.up_proj, norm=between)
         self._down = _joined(unit.down_proj)
         self._activation = unit.act_fn
         half = self._dim // 2
@@ -138,7 +141,7 @@ class _Layer:
     def compute(self, hidden: Tensor, rotary: tuple[Tensor, Tensor], attend: _Attend) -> Tensor:
         """The layer's output, `[1, tokens, hidden]`."""
         tokens, both = hidden.shape[1], self._heads + self._kv_heads
-        heads = self._qkv(_norm(hidden, *self._norms[0])).view(1, tokens, -1, self._dim)
+        heads = self._qkv(self._norms[0](hidden)).view(1, tokens, -1, self._dim)
         turned = self._turn(heads[:, :, :both], *rotary)  # queries and keys
         out = attend(
             turned[:, :, : self._heads].transpose(1, 2),
@@ -146,7 +149,7 @@ class _Layer:
             heads[:, :, both:].transpose(1, 2),
         )
         hidden = self._out(out.reshape(1, tokens, -1)).add_(hidden)
-        gate, up = self._gate_up(_norm(hidden, *self._norms[1])).chunk(2, dim=-1)
+        gate, up = self._gate_up(self._norms[1](hidden)).chunk(2, dim=-1)
         return self._down(self._activation(gate).mul_(up)).add_(hidden)
 
     def _turn(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -156,13 +159,26 @@ class _Layer:
         return torch.addcmul(heads * cos[:, :, None], swapped, signed)
 
 
-def _norm(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    return F.rms_norm(hidden, weight.shape, weight, epsilon)
+class _Norm:
+    """Rows over their root mean square; the norm's weights are in the product that follows."""
+
+    def __init__(self, norm: Any) -> None:
+        width, epsilon = norm.weight.shape[0], float(norm.variance_epsilon)
+        self._scale = width**-0.5
+        self._floor = torch.tensor((width * epsilon) ** 0.5)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
+        # Of the root of (sum of squares / width + epsilon), width is taken out.
+        root = torch.hypot(length, self._floor).mul_(self._scale)
+        return torch.div(hidden, root, out=torch.empty_like(hidden))
 
 
-def _joined(*linears: Any) -> Callable[[Tensor], Tensor]:
+def _joined(*linears: Any, norm: Any = None) -> Callable[[Tensor], Tensor]:
     """One packed product that gives the outputs of several linear layers side by side."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
+    if norm is not None:
+        weight = (weight.float() * norm.weight.detach().float()).to(weight.dtype)
     biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
     return pack.packed_product(weight, torch.cat(biases) if biases else None)
 

@@ -41,7 +41,7 @@ def pack_linears(model: nn.Module, skip: Collection[nn.Module] = ()) -> int:
         Bytes of the copies; 0 where packing is of no use or not possible.
     """
     layers: list[Any] = [item for item in model.modules() if can_pack(item) and item not in skip]
-    total = sum(layer.weight.nbytes for layer in layers)
+    total: int = sum(layer.weight.nbytes for layer in layers)
     if total > MAX_BYTES:
         return 0
     try:
