@@ -9,20 +9,28 @@ const SCALE = 2;
 // Layers of the mouse: no part of the picture.
 const UNSEEN = ".hoverlayer, .draglayer, .zoomlayer, .cursor-crosshair, .legendtoggle, .scrollbar";
 
+// What each group of buttons saves. Streamlit mounts again with every rerun of the page: the buttons
+// stay, because one that is replaced while it is pressed would lose the click.
+const shown = new WeakMap();
+
 export default function mount({ data, parentElement }) {
   const root = parentElement.querySelector(".gbx-export");
+  const isNew = !shown.has(root);
+  shown.set(root, data);
   root.setAttribute("aria-label", data.words.label);
-  root.replaceChildren(
-    ...["png", "svg", "csv"].map((kind) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = data.words[kind];
-      button.title = data.words[`${kind}_help`];
-      button.dataset.kind = kind;
-      button.addEventListener("click", () => save(kind, data, root));
-      return button;
-    }),
-  );
+  if (isNew) root.append(...["png", "svg", "csv"].map((kind) => button(kind, root)));
+  for (const item of root.children) {
+    item.textContent = data.words[item.dataset.kind];
+    item.title = data.words[`${item.dataset.kind}_help`];
+  }
+}
+
+function button(kind, root) {
+  const item = document.createElement("button");
+  item.type = "button";
+  item.dataset.kind = kind;
+  item.addEventListener("click", () => save(kind, shown.get(root), root));
+  return item;
 }
 
 async function save(kind, data, root) {

@@ -223,6 +223,6 @@ def test_charts_come_when_asked_for_and_mark_the_step(site: Site) -> None:
 def test_the_texts_of_the_recorded_run_stand_below_it(site: Site) -> None:
     with site.visit() as page:
         lines = [line for answer in answers(recorded(FIRST).trace.events) for line in answer.lines]
-        shown = page.locator(".gbx-card h3").all_inner_texts()
+        shown = page.locator(".gbx-cards .gbx-card h3").all_inner_texts()
         assert len(shown) == len(lines)
         assert all(text.startswith(line.label) for text, line in zip(shown, lines, strict=True))
