@@ -16,6 +16,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from app.cli_bench import add_bench
 from app.cli_compare import add_compare
 from app.cli_simulate import add_simulate
 from core.config import EngineConfig
@@ -88,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_verify(commands)
     add_simulate(commands)
     add_compare(commands)
+    add_bench(commands)
     return parser
 
 

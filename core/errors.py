@@ -6,7 +6,8 @@
     ├── ModelError             a model that can't be found, read or run faithfully
     ├── TraceError             a file that is no trace, or is damaged
     ├── WorkloadError          a scenario or workload file with a fault
-    └── LimitError             a cap on memory, sessions or size was met
+    ├── LimitError             a cap on memory, sessions or size was met
+    └── BenchError             a measurement that can't be made, or that came out wrong
     InvariantError             a broken promise of our own, with a dump of the state
 
 A `GlassblockError` carries a code and values, so that the same fault reads well in any language.
@@ -15,6 +16,7 @@ A `GlassblockError` carries a code and values, so that the same fault reads well
 from core.text import sentence
 
 __all__ = [
+    "BenchError",
     "ConfigError",
     "GlassblockError",
     "InvariantError",
@@ -61,6 +63,10 @@ class WorkloadError(GlassblockError, ValueError):
 
 class LimitError(GlassblockError):
     """A cap on memory, sessions or size was met."""
+
+
+class BenchError(GlassblockError):
+    """A measurement that can't be made here, or whose tokens or numbers came out wrong."""
 
 
 class InvariantError(RuntimeError):

@@ -2,9 +2,8 @@
 
 `make_groups` sorts a step's sequences into few groups of similar shape (decodes apart from
 prefills, long apart from short) and works out which slots each group reads. Every layer then
-gathers a group's K and V into one padded batch and attends: by batched products where the scores
-are few, because those run faster on a CPU with few queries or in 16 bits, else by torch's fused
-attention, which never holds all scores at once.
+gathers a group's K and V into one padded batch and attends: by torch's fused attention, or in
+bfloat16 on a CPU by batched products where those measured faster and their scores fit.
 
 Invariants: a padding position reads the slot of its own sequence's first token, so no slot is
 read that no token of the sequence has written; groups partition the sequences.
@@ -27,7 +26,9 @@ _SPLIT_GAIN = 2048
 # Padded slots that a group gathers at most on a CPU: K and V then stay in the processor's cache
 # until attention reads them.
 _CPU_SLOTS = 4096
-# Scores that attention by products may hold at once.
+# Attention by products: below so many scores a thread its calls cost more than fused attention,
+# above so many it would take too much memory.
+_MIN_SCORES = 12_000
 _MAX_SCORES = 1 << 22
 
 
@@ -220,7 +221,7 @@ def _attend(
         query = query.index_select(0, group.rows)
     keys = _gather(group, "key", key_cache)  # [B, KV, L, D]
     values = _gather(group, "value", value_cache)  # [B, KV, L, D]
-    products = softcap is None and _few_scores(group, query)
+    products = softcap is None and _by_products_pays(group, query)
     if softcap is None and not products and group.fresh and window is None:
         return _fresh(query, keys, values, group, scale)
     # Query heads of one KV head become extra queries: [B, KV, Q * per_kv, D]. K and V then need
@@ -241,12 +242,13 @@ def _attend(
     return out if group.kept is None else out.index_select(0, group.kept)
 
 
-def _few_scores(group: Group, query: Tensor) -> bool:
+def _by_products_pays(group: Group, query: Tensor) -> bool:
     """Whether attention by products is the faster way, and its scores fit."""
+    if query.dtype != torch.bfloat16 or query.device.type != "cpu":
+        return False
     batch, queries, length = group.shape
-    fast = query.dtype == torch.bfloat16 or (query.dtype == torch.float32 and queries == 1)
-    few = batch * queries * query.shape[1] * length <= _MAX_SCORES
-    return fast and few and query.device.type == "cpu"
+    scores = batch * queries * query.shape[1] * length
+    return _MIN_SCORES * torch.get_num_threads() <= scores <= _MAX_SCORES
 
 
 def _by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:

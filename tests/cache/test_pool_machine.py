@@ -9,7 +9,7 @@ from core.cache.block import Block
 from core.cache.block_pool import BlockPool
 from core.cache.free_queue import FreeBlockQueue
 from core.errors import InvariantError
-from tests.bench.pool import NaivePool, stress
+from tests.bench.pool import NaivePool, compare, stress
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -127,7 +127,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def the_states_are_equal(self) -> None:
         self.pool.check()
-        self.naive.compare(self.pool)
+        compare(self.naive, self.pool)
         for value in (b"a", b"b", b"c", b"d"):
             found = self.pool.find(value)
             assert (found.block_id if found else None) == self.naive.find(value)

@@ -1,0 +1,1 @@
+"""Measurements of this project's own parts, each beside its peer; no torch."""
