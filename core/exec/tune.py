@@ -1,28 +1,39 @@
 """Which dtype and how many threads: measured once on this machine, then remembered.
 
 bfloat16 can be ten times faster than float32 on one processor and slower on another, and more
-threads are not always better, so a decode-like run of matrix products decides. It knows a
-model's matrix sizes, not the model. The answer is kept in the cache folder by machine, torch
-version and sizes.
+threads are not always better, so a decode-like run of matrix products decides. The candidates take
+turns and their medians count, so that a slow moment of the machine falls on all of them; one that
+is far behind is asked no more. It knows a model's matrix sizes, not the model.
+
+The answer is kept in the cache folder by machine, torch version and sizes. An answer from a time
+when other programs held the processor is kept too, and measured again once they are gone: threads
+that wait for each other look worse than they are when one of them is not running.
 """
 
 import json
 import os
 import platform
+import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+
+from core.exec import pack
 
 __all__ = ["MatrixSizes", "Tuning", "cache_dir", "choose"]
 
 _BATCH = 16
-_SECONDS = 0.15  # for each candidate
+_TURNS = 7  # of each candidate
+_HOPELESS = 3.0  # times the best of a turn: further turns of it would only cost time
+# Share of its wall time that a run on one thread gets on a machine of its own.
+_OWN = 0.85
 _BUDGET = 48_000_000  # weights in the trial: past any cache, quick to allocate
 _DTYPES = ("bfloat16", "float32")
 # A less precise dtype must earn its place.
@@ -39,11 +50,17 @@ class MatrixSizes:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The fastest choice, and the seconds that each candidate took for one trial."""
+    """The fastest choice.
+
+    Attributes:
+        seconds: median seconds of each candidate for one trial.
+        busy: whether other programs held the processor meanwhile.
+    """
 
     dtype: str
     threads: int
     seconds: dict[str, float]
+    busy: bool = False
 
 
 def cache_dir() -> Path:
@@ -56,14 +73,17 @@ def cache_dir() -> Path:
 
 
 def choose(sizes: MatrixSizes) -> Tuning:
-    """The remembered choice for these sizes, else a measured one (1 to 2 seconds)."""
+    """The remembered choice for these sizes, else a measured one (a second or a few)."""
     path = cache_dir() / "tuning.json"
     key = _key(sizes)
     known = _read(path)
     try:
-        return Tuning(**known[key])
+        remembered = Tuning(**known[key])
+        if not (remembered.busy and _is_idle()):
+            return remembered
     except (KeyError, TypeError):
-        tuning = _measure(sizes)
+        pass
+    tuning = _measure(sizes)
     _write(path, _read(path) | {key: asdict(tuning)})
     return tuning
 
@@ -71,49 +91,72 @@ def choose(sizes: MatrixSizes) -> Tuning:
 def _measure(sizes: MatrixSizes) -> Tuning:
     before = torch.get_num_threads()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    counts = sorted({max(1, (cores or 1) // 2), cores or 1})
-    seconds: dict[str, float] = {}
+    counts = sorted({1, max(1, (cores or 1) // 2), cores or 1})
+    trials = {dtype: _Trial(sizes, getattr(torch, dtype)) for dtype in _DTYPES}
+    wall, processor = time.perf_counter(), time.process_time()
+    for trial in trials.values():  # one thread, so that processor time is wall time of our own
+        torch.set_num_threads(1)
+        trial.seconds()
+    share = (time.process_time() - processor) / (time.perf_counter() - wall)
     try:
-        for dtype in _DTYPES:
-            trial = _Trial(sizes, getattr(torch, dtype))
-            for threads in counts:
-                torch.set_num_threads(threads)
-                seconds[f"{dtype}/{threads}"] = trial.seconds()
+        turns = _in_turns(trials, counts)
     finally:
         torch.set_num_threads(before)
+    seconds = {candidate: statistics.median(times) for candidate, times in turns.items()}
     best = {
-        dtype: min((seconds[f"{dtype}/{threads}"], threads) for threads in counts)
-        for dtype in _DTYPES
+        dtype: min((seconds[dtype, threads], threads) for threads in counts) for dtype in _DTYPES
     }
     dtype = "bfloat16" if best["bfloat16"][0] * _GAIN < best["float32"][0] else "float32"
-    return Tuning(dtype=dtype, threads=best[dtype][1], seconds=seconds)
+    named = {f"{name}/{threads}": time for (name, threads), time in seconds.items()}
+    return Tuning(dtype, best[dtype][1], named, busy=share < _OWN)
+
+
+def _in_turns(trials: "dict[str, _Trial]", counts: list[int]) -> dict[tuple[str, int], list[float]]:
+    """Seconds of each (dtype, threads) in each of its turns."""
+    turns: dict[tuple[str, int], list[float]] = {
+        (dtype, threads): [] for threads in counts for dtype in trials
+    }
+    alive = list(turns)
+    for _ in range(_TURNS):
+        for dtype, threads in alive:
+            torch.set_num_threads(threads)
+            turns[dtype, threads].append(trials[dtype].seconds())
+        leader = min(min(times) for times in turns.values())
+        alive = [candidate for candidate in alive if turns[candidate][-1] <= _HOPELESS * leader]
+    return turns
+
+
+def _is_idle() -> bool:
+    """Whether the machine has less than one core's work just now."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] < 1.0
 
 
 class _Trial:
     """Some layers' products for 16 rows, each weight read once, as in a decode step."""
 
     def __init__(self, sizes: MatrixSizes, dtype: torch.dtype) -> None:
-        self._weights = [
-            # NOTE: written memory; untouched pages would all be one cached page of zeros.
-            torch.full(shape, 0.01, dtype=dtype)
-            for shape in _within_budget(sizes)
-        ]
+        self._products = [_product(shape, dtype) for shape in _within_budget(sizes)]
         self._inputs = {
-            weight.shape[1]: torch.ones(_BATCH, weight.shape[1], dtype=dtype)
-            for weight in self._weights
+            width: torch.ones(_BATCH, width, dtype=dtype) for width, _ in self._products
         }
 
     def seconds(self) -> float:
-        """The fastest of as many runs as fit the time, at least two."""
-        deadline = time.perf_counter() + _SECONDS
-        times: list[float] = []
+        """Of one run through all of them."""
         with torch.inference_mode():
-            while len(times) < 2 or time.perf_counter() < deadline:
-                start = time.perf_counter()
-                for weight in self._weights:
-                    F.linear(self._inputs[weight.shape[1]], weight)
-                times.append(time.perf_counter() - start)
-        return min(times)
+            start = time.perf_counter()
+            for width, product in self._products:
+                product(self._inputs[width])
+            return time.perf_counter() - start
+
+
+def _product(shape: tuple[int, int], dtype: torch.dtype) -> tuple[int, Callable[[Tensor], Tensor]]:
+    """The width of the rows and a product as the engine runs it: packed where torch can."""
+    # NOTE: written memory; untouched pages would all be one cached page of zeros.
+    weight = torch.full(shape, 0.01, dtype=dtype)
+    try:
+        return shape[1], pack.packed_product(weight, None)
+    except pack.FAULTS:
+        return shape[1], lambda rows: F.linear(rows, weight)
 
 
 def _within_budget(sizes: MatrixSizes) -> list[tuple[int, int]]:

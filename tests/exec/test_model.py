@@ -312,8 +312,9 @@ def test_loading_a_gguf_file_leaves_the_terminal_alone() -> None:
 
 def test_a_measured_choice_is_remembered(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setenv("GLASSBLOCK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tune, "_SECONDS", 0.0)
+    monkeypatch.setattr(tune, "_TURNS", 2)
     monkeypatch.setattr(tune, "_BUDGET", 10_000)
+    monkeypatch.setattr(tune, "_is_idle", lambda: False)
     sizes = tune.MatrixSizes(layer=((16, 8), (8, 16)), output=(50, 8))
     threads = torch.get_num_threads()
     first = tune.choose(sizes)
@@ -325,6 +326,39 @@ def test_a_measured_choice_is_remembered(monkeypatch: Any, tmp_path: Path) -> No
     monkeypatch.setattr(tune, "_measure", lambda _: first)
     assert tune.choose(sizes) == first
     assert len(json.loads((tmp_path / "cache" / "tuning.json").read_text())) == 1
+
+
+def test_a_choice_from_a_busy_time_is_measured_again_on_an_idle_machine(
+    monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GLASSBLOCK_CACHE", str(tmp_path))
+    sizes = tune.MatrixSizes(layer=((16, 8),), output=(50, 8))
+    busy, idle = (tune.Tuning("float32", count, {}, busy=count == 1) for count in (1, 2))
+    monkeypatch.setattr(tune, "_measure", lambda _: busy)
+    assert tune.choose(sizes) == busy
+    monkeypatch.setattr(tune, "_measure", lambda _: idle)
+    monkeypatch.setattr(tune, "_is_idle", lambda: False)
+    assert tune.choose(sizes) == busy
+    monkeypatch.setattr(tune, "_is_idle", lambda: True)
+    assert tune.choose(sizes) == idle
+    monkeypatch.setattr(tune, "_measure", lambda _: pytest.fail("measured again"))
+    assert tune.choose(sizes) == idle
+
+
+def test_a_candidate_that_is_far_behind_gets_no_more_turns(monkeypatch: Any) -> None:
+    class Trial:
+        def __init__(self, seconds: float) -> None:
+            self.runs, self._seconds = 0, seconds
+
+        def seconds(self) -> float:
+            self.runs += 1
+            return self._seconds
+
+    quick, slow = Trial(1.0), Trial(4.0)
+    threads = torch.get_num_threads()
+    turns = tune._in_turns({"quick": quick, "slow": slow}, [threads])
+    assert (quick.runs, slow.runs) == (tune._TURNS, 1)
+    assert turns["slow", threads] == [4.0]
 
 
 def test_both_languages_have_every_sentence_of_a_model_error() -> None:
