@@ -79,7 +79,7 @@ def bench_pool(
         rows.append(Row(name, "us", "less", figures))
     told_by = [f"vLLM's own manager was not measured: {reason}."] if peer is None else [
         "vLLM hashes a prompt when its request is made, which is not timed; ours is hashed by the "
-        "lookup, which is.",
+        "lookup, which is. It has no fork: one more holder of the same blocks stands for one.",
     ]  # fmt: skip
     settings = {"blocks": BLOCKS, "block size": 16, "turns": turns, "share": share}
     return Report(

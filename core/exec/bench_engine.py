@@ -32,7 +32,7 @@ from core.exec.build import build_engine, describe
 from core.exec.model import LoadedModel
 from core.request import SamplingParams
 
-__all__ = ["Job", "Run", "bench_engine", "check_tokens", "plain_model", "workload"]
+__all__ = ["Job", "Run", "bench_engine", "check_tokens", "plain_model", "run_ours", "workload"]
 
 _BLOCKS = 320  # room for everybody: no side preempts
 _BLOCK_SIZE = 16
@@ -125,8 +125,8 @@ def bench_engine(
         BenchError: a way gave fewer tokens than were asked for.
     """
     ways: dict[str, _Way] = {
-        "glassblock, trace on": partial(_ours, loaded, record=True),
-        "glassblock, trace off": partial(_ours, loaded, record=False),
+        "glassblock, trace on": partial(run_ours, loaded, record=True),
+        "glassblock, trace off": partial(run_ours, loaded, record=False),
         "transformers, continuous": partial(_continuous, plain),
         "transformers, static": partial(_static, plain),
     }
@@ -163,7 +163,7 @@ def check_tokens(loaded: LoadedModel, plain: Any, jobs: list[Job]) -> None:
     Raises:
         BenchError: a token differs.
     """
-    tokens = _ours(loaded, jobs, record=True).tokens
+    tokens = run_ours(loaded, jobs, record=True).tokens
     for index, (job, got) in enumerate(zip(jobs, tokens, strict=True)):
         ids = torch.tensor([job.prompt])
         output = _generate(plain, ids, torch.ones_like(ids), job.count)
@@ -182,7 +182,8 @@ def plain_model(loaded: LoadedModel) -> Any:
     return model
 
 
-def _ours(loaded: LoadedModel, jobs: list[Job], *, record: bool) -> Run:
+def run_ours(loaded: LoadedModel, jobs: list[Job], *, record: bool) -> Run:
+    """One turn of our engine, with or without its trace."""
     config = EngineConfig(
         block_size=_BLOCK_SIZE, num_blocks=_BLOCKS, max_num_batched_tokens=_BUDGET
     )
