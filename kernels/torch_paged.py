@@ -28,7 +28,7 @@ _SPLIT_GAIN = 2048
 _CPU_SLOTS = 4096
 # Attention by products: below so many scores a thread its calls cost more than fused attention,
 # above so many it would take too much memory.
-_MIN_SCORES = 12_000
+_MIN_SCORES = 16_000
 _MAX_SCORES = 1 << 22
 
 
@@ -37,7 +37,7 @@ class Group:
     """Sequences computed as one padded batch of B sequences, Q queries and L keys each.
 
     Attributes:
-        slots: `[B, L]`, the slots that hold each context, padded.
+        slots: `[B * L]`, the slots that hold each context, padded.
         rows: `[B * Q]` packed query row of each padded query; None when they are rows 0, 1, ...
         kept: `[real rows]` padded query index of each packed row; None when nothing is padded.
         out_rows: `[real rows]` packed row of each kept query; None when the group is the step.
@@ -46,8 +46,6 @@ class Group:
         fresh: no context before this step, so plain causal attention needs no mask.
         masks: additive masks by (window, dtype, query heads per KV head), made on first use.
         head_masks: the same, one for each KV head of each sequence.
-        head_rows: by KV heads, the row of each (sequence, KV head, position) in a cache seen as
-            `[num_slots * KV, D]`.
         buffers: gathered K and V, written anew by every layer.
     """
 
@@ -61,7 +59,6 @@ class Group:
     fresh: bool
     masks: dict[tuple[int | None, torch.dtype, int], Tensor] = field(default_factory=dict)
     head_masks: dict[tuple[int | None, torch.dtype, int, int], Tensor] = field(default_factory=dict)
-    head_rows: dict[int, Tensor] = field(default_factory=dict)
     buffers: dict[tuple[str, int, torch.dtype], Tensor] = field(default_factory=dict)
 
 
@@ -192,7 +189,7 @@ def _group(
     slots = tables.gather(1, spread // block_size) * block_size + spread % block_size
     return Group(
         shape=(len(members), queries, keys),
-        slots=slots,
+        slots=slots.flatten(),
         rows=None if packed else rows.to(device),
         kept=None if kept is None else kept.to(device),
         out_rows=None if out_rows is None else out_rows.to(device),
@@ -266,17 +263,15 @@ def _gather(group: Group, name: str, cache: Tensor) -> Tensor:
     """
     batch, _, length = group.shape
     num_kv_heads, head_dim = cache.shape[2:]
-    rows = group.head_rows.get(num_kv_heads)
-    if rows is None:
-        heads = torch.arange(num_kv_heads, device=cache.device)[:, None]  # [KV, 1]
-        rows = (group.slots[:, None] * num_kv_heads + heads).flatten()  # [B * KV * L]
-        group.head_rows[num_kv_heads] = rows
-    buffer = group.buffers.get((name, head_dim, cache.dtype))
-    if buffer is None or buffer.shape[0] != rows.shape[0]:
-        buffer = cache.new_empty(rows.shape[0], head_dim)
-        group.buffers[name, head_dim, cache.dtype] = buffer
-    torch.index_select(cache.view(-1, head_dim), 0, rows, out=buffer)
-    return buffer.view(batch, num_kv_heads, length, head_dim)
+    width = num_kv_heads * head_dim
+    buffer = group.buffers.get((name, width, cache.dtype))
+    if buffer is None:
+        buffer = cache.new_empty(batch * length, width)
+        group.buffers[name, width, cache.dtype] = buffer
+    # NOTE: whole slots, though products want a head's rows together and copy them again: reading
+    # short pieces from memory takes longer than that copy, which is in the processor's cache.
+    torch.index_select(cache.view(-1, width), 0, group.slots, out=buffer)
+    return buffer.view(batch, length, num_kv_heads, head_dim).transpose(1, 2)
 
 
 def _fresh(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float) -> Tensor:
