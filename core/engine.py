@@ -316,18 +316,6 @@ class Engine:
 
     # ------------------------------------------------------------------- steps
 
-    def begin_at(self, step: int) -> None:
-        """Counts on from `step`, so that a fork's steps stand beside those of its past.
-
-        Raises:
-            InvariantError: something was asked of the engine already.
-        """
-        if self.num_steps or self._num_requests:
-            raise InvariantError(f"an engine at step {self.num_steps} can't begin at {step}")
-        self.num_steps = step
-        if self.recorder is not None:
-            self.recorder.step = step
-
     @property
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
