@@ -8,14 +8,15 @@ import json
 import os
 import platform
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Report", "Row", "Spread", "in_turns", "machine", "processor"]
+from core.machine import processor_name
+
+__all__ = ["Report", "Row", "Spread", "in_turns", "machine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def in_turns(
 def machine(*packages: str) -> dict[str, object]:
     """This machine and the versions that matter; packages that are missing are left out."""
     known: dict[str, object] = {
-        "processor": processor(),
+        "processor": processor_name(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
     }
@@ -153,19 +154,6 @@ def machine(*packages: str) -> dict[str, object]:
         except PackageNotFoundError:
             continue
     return known
-
-
-def processor() -> str:
-    """The processor's name and cores; Linux hides the name in a file."""
-    name = platform.processor() or platform.machine()
-    if sys.platform == "linux":
-        try:
-            text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        except OSError:
-            text = ""
-        found = [line for line in text.splitlines() if line.startswith("model name")]
-        name = found[0].split(":", 1)[1].strip() if found else name
-    return f"{name}, {os.cpu_count()} cores"
 
 
 def _pairs(values: Mapping[str, object]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from core.errors import ConfigError, TraceError
-from core.exec.build import processor_name
+from core.machine import processor_name
 from kernels import dispatch
 
 __all__ = ["SIZES", "AttentionSweep", "Shape", "measure", "prepared"]

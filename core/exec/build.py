@@ -1,10 +1,7 @@
 """Makes an engine for a loaded model: the one place where settings, model and tensors meet."""
 
-import os
-import platform
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -15,9 +12,10 @@ from core.exec import gpu_memory
 from core.exec.cuda_graphs import CudaGraphs
 from core.exec.model import LoadedModel
 from core.exec.runner import ModelRunner, OnLogits, block_bytes
+from core.machine import processor_name
 from kernels.dispatch import Backend, choose_backend
 
-__all__ = ["build_engine", "describe", "num_threads", "processor_name", "sized_for", "use_threads"]
+__all__ = ["build_engine", "describe", "num_threads", "sized_for", "use_threads"]
 
 
 def build_engine(
@@ -131,14 +129,3 @@ def num_threads() -> int:
 def use_threads(count: int) -> None:
     """Sets the threads of the forwards that this thread runs: torch keeps the count by thread."""
     torch.set_num_threads(count)
-
-
-def processor_name() -> str:
-    """The processor's name; Linux hides it in a file."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} cores"
-    except OSError:
-        pass
-    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from core.exec.attention_sweep import Shape, prepared
-from core.exec.build import num_threads, processor_name, use_threads
+from core.exec.build import num_threads, use_threads
 from core.exec.decode_points import CASES, HEAD_DIM, HEADS, MODEL, Case, SpeedPoint, SpeedRun, Time
+from core.machine import processor_name
 
 __all__ = ["measure"]
 
