@@ -5,13 +5,13 @@ that there is something to see before anything is measured. Every number says wh
 measured, derived or published, and on what; where nothing was measured the page says that.
 """
 
-from collections.abc import Callable
 from html import escape
 from typing import Any
 
 import streamlit as st
 
-from app import kernel_view, lab_results, nav, state, tasks, traffic_view
+from app import again, kernel_view, lab_results, nav, state, traffic_view
+from app.again import Tell, Work
 from app.cards import SHEET, table
 from app.export import chart
 from app.figures.traffic import Reads, reads
@@ -36,10 +36,8 @@ from core.workload.scenario import find_scenario
 
 __all__ = ["show"]
 
-_TICK = 0.5
 _SPLITS = (0, 1, 2, 4, 8)  # 0: the kernel's own choice
 _BESIDE = ("cpu", "h100-80gb")
-Tell = Callable[[float], None]
 
 
 def show() -> None:
@@ -189,7 +187,7 @@ def _model(shown: Shown) -> str:
 
 
 def _times(say: Say, lang: str) -> None:
-    made = _made().get("speed")
+    made = again.made("lab").get("speed")
     try:
         run: SpeedRun | None = made if made is not None else lab_results.recorded()
     except GlassblockError as fault:
@@ -226,8 +224,8 @@ def _gpu(say: Say) -> None:
 def _triton(say: Say, lang: str) -> None:
     _title("triton", say, say("lab.triton_kind"))
     _work("check", say, lang)
-    if "check" in _made():
-        kernel_view.show_checks(_made()["check"], say)
+    if "check" in again.made("lab"):
+        kernel_view.show_checks(again.made("lab")["check"], say)
     found = lab_results.compiled()
     if found is None:
         nav.note(say("lab.no_compiled"))
@@ -240,57 +238,8 @@ def _triton(say: Say, lang: str) -> None:
 
 def _work(name: str, say: Say, lang: str) -> None:
     """A button that starts the work, and how far it is."""
-    st.button(
-        say(f"lab.run_{name}"), key=f"gbx_lab_{name}", on_click=_start, args=(name,),
-        disabled=_working(name), help=say(f"lab.run_{name}_help"),
-    )  # fmt: skip
-    alive = _working(name)
-    st.fragment(_paint_progress, run_every=_TICK if alive else None)(name, lang, alive)
-
-
-def _start(name: str) -> None:
-    try:
-        _tasks()[name] = tasks.start(_WORK[name])
-    except GlassblockError as fault:
-        state.set_notice(fault)
-
-
-def _paint_progress(name: str, lang: str, was_alive: bool) -> None:
-    """The task's share; when it is over its result is kept and the page painted again."""
-    say = state.say(lang)
-    task = _tasks().get(name)
-    if task is None:
-        return
-    task.look()
-    if task.is_running:
-        with st.container(key=f"gbx-card-progress-{name}"):
-            st.progress(task.share, text=say("lab.progress", share=f"{task.share:.0%}"))
-            st.button(say("stop"), key=f"gbx_lab_stop_{name}", on_click=task.stop)
-        return
-    if task.state == "done" and task.result is not None:
-        _made()[name] = task.result
-    if was_alive:
-        st.rerun()
-    if task.fault is not None:
-        nav.note(task.fault.sentence(lang), is_error=True)
-    elif task.state == "stopped":
-        nav.note(say("lab.stopped"))
-
-
-def _working(name: str) -> bool:
-    task = _tasks().get(name)
-    return task is not None and task.is_running
-
-
-def _tasks() -> dict[str, tasks.Task[Any]]:
-    found: dict[str, tasks.Task[Any]] = st.session_state.setdefault("gbx_lab_jobs", {})
-    return found
-
-
-def _made() -> dict[str, Any]:
-    """What the visitor has measured or checked here."""
-    found: dict[str, Any] = st.session_state.setdefault("gbx_lab_made", {})
-    return found
+    again.button("lab", name, f"lab.run_{name}", _WORK[name], say)
+    again.progress("lab", name, lang)
 
 
 def _speed(tell: Tell) -> SpeedRun:
@@ -309,7 +258,7 @@ def _check(tell: Tell) -> Any:
     return run(tell)
 
 
-_WORK: dict[str, Callable[[Tell], Any]] = {"speed": _speed, "check": _check}
+_WORK: dict[str, Work] = {"speed": _speed, "check": _check}
 
 _SHEET = """
 @media (max-width:760px){

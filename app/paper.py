@@ -14,18 +14,16 @@ from typing import Any
 
 import streamlit as st
 
-from app import nav, paper_view, state, tasks
+from app import again, nav, paper_view, state
+from app.again import Tell, Work
 from app.cards import SHEET
 from app.state import Say
-from core.errors import GlassblockError
 from core.workload import paper
 
 __all__ = ["show"]
 
 _FOLDER = Path(__file__).parents[1] / "assets" / "results"
-_TICK = 0.5
 _SHARING_REQUESTS = 200
-Tell = Callable[[float], None]
 
 
 def show() -> None:
@@ -50,10 +48,7 @@ def show() -> None:
 
 def _blocks(plain: dict[str, Any], say: Say, lang: str) -> None:
     paper_view.show_blocks(plain, _current("attention"), say, lang)
-    _button("attention", say)
-    st.fragment(_paint_progress, run_every=_TICK if _working("attention") else None)(
-        "attention", lang, _working("attention")
-    )
+    _again("attention", say, lang)
 
 
 def _part(name: str, say: Say, lang: str, draw: Callable[[dict[str, Any]], None]) -> None:
@@ -65,9 +60,7 @@ def _part(name: str, say: Say, lang: str, draw: Callable[[dict[str, Any]], None]
     else:
         draw(plain)
         paper_view.show_notes(plain, lang)
-    _button(name, say)
-    alive = _working(name)
-    st.fragment(_paint_progress, run_every=_TICK if alive else None)(name, lang, alive)
+    _again(name, say, lang)
 
 
 def _title(name: str, say: Say, origin: str) -> None:
@@ -78,7 +71,7 @@ def _title(name: str, say: Say, origin: str) -> None:
 
 
 def _origin(name: str, say: Say) -> str:
-    if name in _made():
+    if name in again.made("paper"):
         return say("paper.made_here")
     return say("paper.made_before", command=f"glassblock simulate --paper {name} --json")
 
@@ -86,57 +79,11 @@ def _origin(name: str, say: Say) -> str:
 # ---------------------------------------------------------------------------------- run again
 
 
-def _button(name: str, say: Say) -> None:
+def _again(name: str, say: Say, lang: str) -> None:
+    """A button that runs the part again, and how far that is."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.button(
-            say(f"paper.again_{name}"), key=f"gbx_paper_{name}", disabled=_working(name),
-            on_click=_start, args=(name,), help=say(f"paper.again_{name}_help"),
-        )  # fmt: skip
-
-
-def _start(name: str) -> None:
-    try:
-        _tasks()[name] = tasks.start(_WORK[name])
-    except GlassblockError as fault:
-        state.set_notice(fault)
-
-
-def _paint_progress(name: str, lang: str, was_alive: bool) -> None:
-    """The task's share; when it is over its result is kept and the page painted again."""
-    say = state.say(lang)
-    task = _tasks().get(name)
-    if task is None:
-        return
-    task.look()
-    if task.is_running:
-        with st.container(key=f"gbx-card-progress-{name}"):
-            st.progress(task.share, text=say("paper.progress", share=f"{task.share:.0%}"))
-            st.button(say("stop"), key=f"gbx_paper_stop_{name}", on_click=task.stop)
-        return
-    if task.state == "done" and task.result is not None:
-        _made()[name] = task.result
-    if was_alive:
-        st.rerun()
-    if task.fault is not None:
-        nav.note(task.fault.sentence(lang), is_error=True)
-    elif task.state == "stopped":
-        nav.note(say("paper.stopped"))
-
-
-def _working(name: str) -> bool:
-    task = _tasks().get(name)
-    return task is not None and task.is_running
-
-
-def _tasks() -> dict[str, tasks.Task[dict[str, Any]]]:
-    found: dict[str, tasks.Task[dict[str, Any]]] = st.session_state.setdefault("gbx_paper_jobs", {})
-    return found
-
-
-def _made() -> dict[str, dict[str, Any]]:
-    """What the visitor has run again."""
-    found: dict[str, dict[str, Any]] = st.session_state.setdefault("gbx_paper_made", {})
-    return found
+        again.button("paper", name, f"paper.again_{name}", _WORK[name], say)
+    again.progress("paper", name, lang)
 
 
 def _figure2(tell: Tell) -> dict[str, Any]:
@@ -167,7 +114,7 @@ def _attention(tell: Tell) -> dict[str, Any]:
     return plain
 
 
-_WORK: dict[str, Callable[[Tell], dict[str, Any]]] = {
+_WORK: dict[str, Work] = {
     "figure2": _figure2,
     "sharing": _sharing,
     "blocks": _blocks_again,
@@ -177,7 +124,7 @@ _WORK: dict[str, Callable[[Tell], dict[str, Any]]] = {
 
 def _current(name: str) -> dict[str, Any] | None:
     """What the visitor made, else the recording, else nothing."""
-    return _made().get(name) or _recorded(name)
+    return again.made("paper").get(name) or _recorded(name)
 
 
 @cache
