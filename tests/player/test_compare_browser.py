@@ -1,9 +1,7 @@
 """The comparison alone in a real Chromium: lock step, both clocks, keys, highlights, widths."""
 
-import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -14,6 +12,7 @@ from core.trace import events as ev
 from core.trace.delta_log import encode
 from core.trace.metrics import breakdown, final_lengths
 from core.trace.trace import Trace
+from tests.player.contrast import assert_aa_contrast
 from tests.player.runs import contrast_run, header_of
 from tests.player.served import opened, serving
 
@@ -377,31 +376,7 @@ def test_no_animation_runs_when_motion_is_not_wanted(browser: Browser, address: 
         assert durations == "0s"
 
 
-def _luminance(colour: str) -> float:
-    parts = [float(part) / 255 for part in re.findall(r"[\d.]+", colour)[:3]]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_has_aa_contrast(browser: Browser, address: str, theme: str) -> None:
-    script = """() => [...document.querySelectorAll('.gb *')].filter((node) => node.offsetParent
-        && [...node.childNodes].some((c) => c.nodeType === 3 && c.data.trim())).map((node) => {
-          const canvas = document.createElement('canvas');
-          const paint = canvas.getContext('2d', {willReadFrequently: true});
-          const chain = [];
-          for (let n = node; n; n = n.parentElement) {
-            chain.push(getComputedStyle(n).backgroundColor);
-          }
-          chain.reverse().forEach((c) => { paint.fillStyle = c; paint.fillRect(0, 0, 1, 1); });
-          const ground = [...paint.getImageData(0, 0, 1, 1).data].join();
-          paint.fillStyle = getComputedStyle(node).color; paint.fillRect(0, 0, 1, 1);
-          return [node.className || node.tagName, node.textContent.slice(0, 20),
-                  [...paint.getImageData(0, 0, 1, 1).data].join(), ground];
-        })"""
     with opened(browser, f"{address}?start=31&theme={theme}") as page:
-        found: list[Any] = page.evaluate(script)
-    assert len(found) > 40
-    for name, text, ink, ground in found:
-        low, high = sorted((_luminance(ink), _luminance(ground)))
-        assert (high + 0.05) / (low + 0.05) >= 4.5, (name, text, ink, ground)
+        assert_aa_contrast(page, more_than=40)

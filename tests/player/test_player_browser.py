@@ -1,9 +1,7 @@
 """The player alone in a real Chromium: keys, highlights, marks, motion, widths, languages."""
 
-import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -13,6 +11,7 @@ from app.player.component import pack
 from core.trace import events as ev
 from core.trace.delta_log import encode
 from core.trace.trace import Trace
+from tests.player.contrast import assert_aa_contrast
 from tests.player.runs import RUNS, header_of, story_run
 from tests.player.served import opened, serving
 
@@ -317,35 +316,11 @@ def test_no_width_overflows(
         assert overflowing == []
 
 
-def _luminance(colour: str) -> float:
-    parts = [float(part) / 255 for part in re.findall(r"[\d.]+", colour)[:3]]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_has_aa_contrast(browser: Browser, address: str, theme: str) -> None:
-    script = """() => [...document.querySelectorAll('.gb *')].filter((node) => node.offsetParent
-        && [...node.childNodes].some((c) => c.nodeType === 3 && c.data.trim())).map((node) => {
-          const canvas = document.createElement('canvas');
-          const paint = canvas.getContext('2d', {willReadFrequently: true});
-          const chain = [];
-          for (let n = node; n; n = n.parentElement) {
-            chain.push(getComputedStyle(n).backgroundColor);
-          }
-          chain.reverse().forEach((c) => { paint.fillStyle = c; paint.fillRect(0, 0, 1, 1); });
-          const ground = [...paint.getImageData(0, 0, 1, 1).data].join();
-          paint.fillStyle = getComputedStyle(node).color; paint.fillRect(0, 0, 1, 1);
-          return [node.className || node.tagName, node.textContent.slice(0, 20),
-                  [...paint.getImageData(0, 0, 1, 1).data].join(), ground];
-        })"""
     place = places("story", ev.BlockCopied)[0] + 700
     with opened(browser, f"{address}?start={place}&theme={theme}") as page:
-        found: list[Any] = page.evaluate(script)
-    assert len(found) > 60
-    for name, text, ink, ground in found:
-        low, high = sorted((_luminance(ink), _luminance(ground)))
-        assert (high + 0.05) / (low + 0.05) >= 4.5, (name, text, ink, ground)
+        assert_aa_contrast(page, more_than=60)
 
 
 def test_the_null_block_of_v1_is_reserved_and_not_counted(browser: Browser, address: str) -> None:
