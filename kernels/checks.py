@@ -88,8 +88,6 @@ def check_caches(
             f"the plan was made for {shape[0]} blocks of {shape[1]} slots, "
             f"the cache has {key_cache.shape[0]} of {key_cache.shape[1]}"
         )
-    if key_cache.dtype == FP8 and backend == "torch":
-        raise ValueError("an fp8 cache needs backend 'triton' or 'reference', not 'torch'")
     if backend != "triton":
         return
     if not (key_cache.is_contiguous() and value_cache.is_contiguous()):

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from kernels import checks, reference, torch_paged
-from kernels.fp8 import KVScales
+from kernels.fp8 import FP8, KVScales
 from kernels.triton_launch import interpreting
 from kernels.triton_step import Step, make_step
 
@@ -80,16 +80,29 @@ class KernelPlan:
         return self.slot_mapping.shape[0]
 
 
-def choose_backend(backend: Backend, device: torch.device | str) -> RealBackend:
+def choose_backend(
+    backend: Backend, device: torch.device | str, cache_dtype: torch.dtype | None = None
+) -> RealBackend:
     """The backend that runs on a device.
 
+    Args:
+        backend: what is asked for.
+        device: where the caches are.
+        cache_dtype: of the caches; None is any that the device has arithmetic for.
+
     Raises:
-        ValueError: an unknown backend, or one that can't run there.
+        ValueError: an unknown backend, or one that can't run there or with such caches.
     """
     if backend not in _BACKENDS:
         names = ", ".join(repr(name) for name in _BACKENDS)
         raise ValueError(f"backend {backend!r} is not one of {names}")
-    on_gpu = torch.device(device).type == "cuda"  # torch's name for AMD's GPUs too
+    kind = torch.device(device).type
+    on_gpu = kind == "cuda"  # torch's name for AMD's GPUs too
+    if cache_dtype == FP8 and kind not in ("cpu", "cuda"):
+        raise ValueError(
+            f"an fp8 cache can't be on {device}, which stores no such numbers: "
+            "take kv_cache_dtype 'auto' or another device"
+        )
     if backend == "auto":
         return "triton" if on_gpu and _has_triton() else "torch"
     if backend != "triton":
@@ -263,7 +276,7 @@ def write_kv(
     _check_layer(key_cache, value_cache, plan, scales)
     checks.check_new_kv(key, value, key_cache, plan.num_tokens)
     if plan.backend == "torch":
-        torch_paged.write_kv(key, value, key_cache, value_cache, plan.slot_mapping)
+        torch_paged.write_kv(key, value, key_cache, value_cache, plan.slot_mapping, scales)
     elif plan.backend == "reference":
         reference.write_kv(key, value, key_cache, value_cache, plan.slot_mapping, scales)
     else:
@@ -306,7 +319,7 @@ def paged_attention(
     checks.check_query(query, key_cache, plan.num_tokens, sliding_window)
     if plan.backend == "torch":
         return torch_paged.paged_attention(
-            query, key_cache, value_cache, plan.groups, scale, sliding_window, softcap
+            query, key_cache, value_cache, plan.groups, scale, sliding_window, softcap, scales
         )
     if plan.step is not None:
         from kernels import triton_paged
@@ -368,6 +381,7 @@ def copy_blocks(
     Raises:
         ValueError: a block outside the caches.
     """
+    storage = _as_bytes(storage)
     checks.check_blocks(storage, [block for pair in pairs for block in pair], "copied")
     chosen = choose_backend(backend, storage.device)
     if not pairs:
@@ -413,6 +427,7 @@ def move_blocks(
         )
     if not pairs:
         return
+    source, destination = _as_bytes(source), _as_bytes(destination)
     chosen = choose_backend(backend, _gpu_of(source, destination))
     if chosen == "triton" and not _reachable(source, destination):
         if backend == "triton":
@@ -451,6 +466,11 @@ def _check_layer(
         num_blocks, block_size = plan.cache_shape
         checks.check_range("slot_mapping", plan.slot_mapping, num_blocks * block_size, lowest=-1)
         checks.check_range("block_tables", plan.block_tables, num_blocks)
+
+
+def _as_bytes(storage: Tensor) -> Tensor:
+    """A view that every device can index: an older torch knows no fp8 there."""
+    return storage.view(torch.uint8) if storage.dtype == FP8 else storage
 
 
 def _gpu_of(*storages: Tensor) -> torch.device:

@@ -3,7 +3,9 @@
 `make_groups` sorts a step's sequences into few groups of similar shape (decodes apart from
 prefills, long apart from short) and works out which slots each group reads. Every layer then
 gathers a group's K and V into one padded batch and attends: by torch's fused attention, or in
-bfloat16 on a CPU by batched products where those measured faster and their scores fit.
+bfloat16 on a CPU by batched products where those measured faster and their scores fit. An fp8
+cache is gathered as bytes and expanded to the query's type; a head's scales are factors of its
+queries and of its output, so that no context is multiplied by them.
 
 Invariants: a padding position reads the slot of its own sequence's first token, so no slot is
 read that no token of the sequence has written; groups partition the sequences.
@@ -17,6 +19,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from kernels.fp8 import FP8, KVScales, expand, quantise
 
 __all__ = ["Group", "copy_blocks", "make_groups", "move_blocks", "paged_attention", "write_kv"]
 
@@ -63,9 +67,18 @@ class Group:
 
 
 def write_kv(
-    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    scales: KVScales | None = None,
 ) -> None:
     """Stores token i of the step in slot `slot_mapping[i]`; see `kernels.reference.write_kv`."""
+    if scales is not None:
+        key = quantise(key, scales.key).view(torch.uint8)
+        value = quantise(value, scales.value).view(torch.uint8)
+        key_cache, value_cache = key_cache.view(torch.uint8), value_cache.view(torch.uint8)
     key_cache.flatten(0, 1).index_copy_(0, slot_mapping, key)
     value_cache.flatten(0, 1).index_copy_(0, slot_mapping, value)
 
@@ -119,6 +132,7 @@ def paged_attention(
     scale: float,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    scales: KVScales | None = None,
 ) -> Tensor:
     """Causal attention over each sequence's context; see `kernels.reference.paged_attention`.
 
@@ -130,16 +144,27 @@ def paged_attention(
         scale: factor on the scores.
         sliding_window: a query sees itself and the window - 1 positions before it.
         softcap: scores become softcap * tanh(score / softcap).
+        scales: of an fp8 cache.
     """
-    output = None
+    if scales is not None:
+        query = _by_head(query, scales.key)
+    output = query if not groups else None
     for group in groups:
         part = _attend(query, key_cache, value_cache, group, scale, sliding_window, softcap)
         if group.out_rows is None:
-            return part
+            output = part
+            break
         if output is None:
             output = torch.empty_like(query, memory_format=torch.contiguous_format)
         output.index_copy_(0, group.out_rows, part)
-    return query if output is None else output
+    assert output is not None
+    return output if scales is None else _by_head(output, scales.value)
+
+
+def _by_head(rows: Tensor, scale: Tensor) -> Tensor:
+    """`[num_tokens, num_heads, head_dim]`, each head times the scale of its KV head."""
+    factors = scale.repeat_interleave(rows.shape[1] // scale.shape[0])  # [num_heads]
+    return (rows * factors[:, None]).to(rows.dtype)
 
 
 def _partition(seq_lens: Sequence[int], q_lens: Sequence[int], most: int) -> list[list[int]]:
@@ -216,8 +241,8 @@ def _attend(
     window = None if window is None or window >= length else window
     if group.rows is not None:
         query = query.index_select(0, group.rows)
-    keys = _gather(group, "key", key_cache)  # [B, KV, L, D]
-    values = _gather(group, "value", value_cache)  # [B, KV, L, D]
+    keys = _gather(group, "key", key_cache, query.dtype)  # [B, KV, L, D]
+    values = _gather(group, "value", value_cache, query.dtype)  # [B, KV, L, D]
     products = softcap is None and _by_products_pays(group, query)
     if softcap is None and not products and group.fresh and window is None:
         return _fresh(query, keys, values, group, scale)
@@ -256,22 +281,35 @@ def _by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scal
     return torch.bmm(weights, values.flatten(0, 1)).view(query.shape)
 
 
-def _gather(group: Group, name: str, cache: Tensor) -> Tensor:
-    """A group's contexts, `[B, KV, L, D]`, in a buffer that all layers of the step share.
-
-    New memory in every layer would cost more in page faults than the copy itself.
-    """
+def _gather(group: Group, name: str, cache: Tensor, dtype: torch.dtype) -> Tensor:
+    """A group's contexts, `[B, KV, L, D]`, in a buffer that all layers of the step share."""
     batch, _, length = group.shape
     num_kv_heads, head_dim = cache.shape[2:]
-    width = num_kv_heads * head_dim
-    buffer = group.buffers.get((name, width, cache.dtype))
-    if buffer is None:
-        buffer = cache.new_empty(batch * length, width)
-        group.buffers[name, width, cache.dtype] = buffer
+    slots = cache.view(-1, num_kv_heads * head_dim)
+    if cache.dtype == FP8:
+        codes = _select(group, "codes", slots.view(torch.uint8))
+        found = _buffer(group, name, codes.shape[1], dtype)
+        expand(codes, found)
+    else:
+        found = _select(group, name, slots)
+    return found.view(batch, length, num_kv_heads, head_dim).transpose(1, 2)
+
+
+def _select(group: Group, name: str, slots: Tensor) -> Tensor:
+    """A group's slots in order, `[B * L, KV * D]`."""
+    buffer = _buffer(group, name, slots.shape[1], slots.dtype)
     # NOTE: whole slots, though products want a head's rows together and copy them again: reading
     # short pieces from memory takes longer than that copy, which is in the processor's cache.
-    torch.index_select(cache.view(-1, width), 0, group.slots, out=buffer)
-    return buffer.view(batch, length, num_kv_heads, head_dim).transpose(1, 2)
+    return torch.index_select(slots, 0, group.slots, out=buffer)
+
+
+def _buffer(group: Group, name: str, width: int, dtype: torch.dtype) -> Tensor:
+    """`[B * L, width]`; new memory in every layer would cost more in page faults than the copy."""
+    buffer = group.buffers.get((name, width, dtype))
+    if buffer is None:
+        buffer = group.slots.new_empty((len(group.slots), width), dtype=dtype)
+        group.buffers[name, width, dtype] = buffer
+    return buffer
 
 
 def _fresh(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float) -> Tensor:
