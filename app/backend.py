@@ -32,9 +32,9 @@ class RealBackend:
         """
         return cls(load_model(name, progress=tell))
 
-    def block_bytes(self, block_size: int) -> int:
+    def block_bytes(self, config: EngineConfig) -> int:
         """Bytes of one block over all layers."""
-        return block_bytes(self._loaded.info, block_size)
+        return block_bytes(self._loaded.info, config)
 
     def build(self, config: EngineConfig, title: Mapping[str, str], first_step: int = 0) -> Engine:
         """An engine with its own pool, to be stepped in the calling thread."""

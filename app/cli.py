@@ -146,6 +146,12 @@ def _add_run(commands: Any) -> None:
         action=argparse.BooleanOptionalAction,
         help="replay decode steps as CUDA graphs (default: where it can be done)",
     )
+    engine.add_argument(
+        "--kv-cache-dtype",
+        choices=("auto", "fp8"),
+        help="how K and V are stored (default: as the model's dtype); fp8 takes one byte a number "
+        "and rounds, so tokens may differ",
+    )
     engine.add_argument("--allocator", choices=("paged", "contiguous"))
     engine.add_argument(
         "--reserve", choices=("max", "pow2", "exact"), help="slots of a region (contiguous)"
@@ -387,6 +393,8 @@ def _print_outputs(engine: "Engine", outputs: "list[RequestOutput]") -> None:
             print(f"  ->{mark} {completion.text} ({completion.finish_reason})")
     total, model = engine.summary(), engine.header.model
     where = f"{model['name']}, {model['dtype']}, {model['device']}"
+    if engine.config.kv_cache_dtype == "fp8":
+        where += ", KV in fp8"
     print(
         f"{total.steps} steps, {total.generated_tokens} tokens in {total.seconds:.2f} s "
         f"({total.tokens_per_second:.1f} tokens/s, measured on {where}); "

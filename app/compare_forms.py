@@ -33,6 +33,7 @@ _KNOBS: dict[str, tuple[Any, ...]] = {
     "batching": ("continuous", "static"),
     "prefix_caching": (True, False),
     "policy": ("fcfs", "priority"),
+    "kv_cache_dtype": ("auto", "fp8"),
 }
 _SIZES: dict[str, tuple[int, int]] = {
     "slots": (16, 65536),
@@ -290,6 +291,8 @@ def system_title(lane: Lane, say: Say) -> str:
 def system_detail(config: EngineConfig, say: Say, *, same: bool) -> str:
     """How the memory is laid out, and its size; `same`: all lanes have as many slots."""
     size = say("cmp.same_slots" if same else "cmp.own_slots", slots=f"{config.usable_slots:,}")
+    if config.kv_cache_dtype == "fp8":
+        size += f" · {say('cmp.in_fp8')}"
     batching = say(f"cmp.batching_{config.batching}")
     if config.is_contiguous:
         reserve = say(f"cmp.reserves_{config.reserve}", slots=config.max_model_len or "?")

@@ -394,12 +394,12 @@ def check_memory(configs: Sequence[EngineConfig], backend: Backend, limits: Limi
     asked = 0
     for config in configs:
         host = config.num_host_blocks if config.semantics == "paper" else 0
-        asked += (config.total_blocks + host) * backend.block_bytes(config.block_size)
+        asked += (config.total_blocks + host) * backend.block_bytes(config)
     if asked <= limits.pool_bytes:
         return
     config = configs[0]
     host = config.num_host_blocks if config.semantics == "paper" else 0
-    size = backend.block_bytes(config.block_size) * len(configs)
+    size = backend.block_bytes(config) * len(configs)
     raise LimitError(
         "pool_large", asked=_mib(asked), limit=limits.pool_bytes >> 20,
         blocks=max(0, limits.pool_bytes // size - host),

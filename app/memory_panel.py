@@ -132,6 +132,8 @@ def card(trace: Trace, step: int, memory: Mapping[str, int], say: Say) -> str:
         notes.append(say("mem.peak", size=size_text(account.peak)))
     if account.device is not None:
         notes.append(say("mem.device", size=size_text(account.device)))
+    if trace.header.config.get("kv_cache_dtype") == "fp8":
+        notes.append(say("kv_fp8_note"))
     lines = "".join(f"<p>{escape(note)}</p>" for note in notes)
     return _framed(
         say, step,

@@ -28,7 +28,7 @@ class Backend(Protocol):
     def facts(self) -> Mapping[str, Any]:
         """What the trace's header says of it: name, dtype, device, processor."""
 
-    def block_bytes(self, block_size: int) -> int:
+    def block_bytes(self, config: EngineConfig) -> int:
         """Bytes of one block over all layers."""
 
     def build(self, config: EngineConfig, title: Mapping[str, str], first_step: int = 0) -> Engine:

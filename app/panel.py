@@ -31,6 +31,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "semantics": ("v1", "paper"),
     "policy": ("fcfs", "priority"),
     "prefix_caching": (True, False),
+    "kv_cache_dtype": ("auto", "fp8"),
 }
 _PARAM_RANGES: dict[str, tuple[float, float]] = {
     "max_tokens": (1, 512),
@@ -132,8 +133,9 @@ def _engine_fields(scenario: Scenario, say: Say) -> None:
             say(name), low, high, value, 1, key=widget_key(name), help=say(f"{name}_help")
         )
     current = {"semantics": config.semantics, "policy": config.policy,
-               "prefix_caching": config.caching}  # fmt: skip
-    for choice_column, name in zip(st.columns(3, gap="small"), _CHOICES, strict=True):
+               "prefix_caching": config.caching,
+               "kv_cache_dtype": config.kv_cache_dtype}  # fmt: skip
+    for choice_column, name in zip(st.columns(4, gap="small"), _CHOICES, strict=True):
         options = _CHOICES[name]
         words = {value: say(f"{name}_{value}".lower()) for value in options}
         choice_column.selectbox(

@@ -14,6 +14,7 @@ __all__ = [
     "Allocator",
     "Batching",
     "EngineConfig",
+    "KVCacheDtype",
     "Placement",
     "Policy",
     "PreemptionMode",
@@ -28,6 +29,7 @@ Allocator = Literal["paged", "contiguous"]
 Reserve = Literal["max", "pow2", "exact"]
 Placement = Literal["first_fit", "best_fit", "buddy"]
 Batching = Literal["continuous", "static"]
+KVCacheDtype = Literal["auto", "fp8"]
 
 _MAX_BLOCK_SIZE = 1024
 _MAX_BLOCKS = 1 << 24
@@ -51,6 +53,9 @@ class EngineConfig:
 
     `gpu_memory_utilization` is a third way to size the pool, on a GPU only: the share of its memory
     that the engine may use, found by running the largest step once.
+
+    `kv_cache_dtype` is how K and V are stored: "auto" is the model's own data type, "fp8" is e4m3,
+    one byte a number. That rounds them, so that tokens may differ from those of "auto".
 
     Raises:
         ConfigError: a value of another kind or out of range, or two settings that exclude each
@@ -78,6 +83,7 @@ class EngineConfig:
     batching: Batching = "continuous"
     max_model_len: int | None = None
     gpu_memory_utilization: float | None = None
+    kv_cache_dtype: KVCacheDtype = "auto"
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -200,6 +206,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "reserve": ("max", "pow2", "exact"),
     "placement": ("first_fit", "best_fit", "buddy"),
     "batching": ("continuous", "static"),
+    "kv_cache_dtype": ("auto", "fp8"),
 }
 _SWITCHES = ("prefix_caching", "chunked_prefill", "reserve_full_prompt")
 _OPTIONAL = {

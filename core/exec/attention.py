@@ -53,11 +53,12 @@ def paged_attention_forward(
     key_cache, value_cache = kv_tensors.layer(module.layer_idx)  # type: ignore[arg-type]
     plan = batch_inputs.plan
     keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)  # [num_tokens, KV heads, dim]
-    dispatch.write_kv(keys, values, key_cache, value_cache, plan)
+    scales = kv_tensors.scales
+    dispatch.write_kv(keys, values, key_cache, value_cache, plan, scales)
     queries = query[0].transpose(0, 1)  # [num_tokens, num_heads, head_dim]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     output = dispatch.paged_attention(
-        queries, key_cache, value_cache, plan, scale, sliding_window, softcap
+        queries, key_cache, value_cache, plan, scale, sliding_window, softcap, scales
     )
     return output[None], None
 

@@ -46,11 +46,11 @@ def build_engine(
             without a GPU, or the backend can't run there.
         ModelError: `cuda_graphs` is True where steps can't be recorded.
     """
+    shape = loaded.info.kv_shape(config.kv_cache_dtype)
     try:
-        real_backend = choose_backend(backend, loaded.info.device)
+        real_backend = choose_backend(backend, loaded.info.device, shape.dtype)
     except ValueError as error:
         raise ConfigError("backend", detail=error) from error
-    size = block_bytes(loaded.info, config.block_size)
     sized = sized_for(loaded, config, backend)
     runner = ModelRunner(
         loaded, sized, backend=backend, on_logits=on_logits, cuda_graphs=cuda_graphs
@@ -59,7 +59,12 @@ def build_engine(
         sized,
         runner,
         loaded.codec,
-        model=describe(loaded) | {"block_bytes": size, "backend": real_backend},
+        model=describe(loaded)
+        | {
+            "kv_dtype": str(shape.dtype).removeprefix("torch."),
+            "block_bytes": shape.block_bytes(config.block_size),
+            "backend": real_backend,
+        },
         record=record,
         title=title,
         first_step=first_step,
@@ -74,7 +79,7 @@ def sized_for(loaded: LoadedModel, config: EngineConfig, backend: Backend) -> En
     """
     if config.gpu_memory_utilization is not None:
         config = _sized_by_trial(loaded, config, backend)
-    return config.sized(block_bytes(loaded.info, config.block_size))
+    return config.sized(block_bytes(loaded.info, config))
 
 
 def _sized_by_trial(loaded: LoadedModel, config: EngineConfig, backend: Backend) -> EngineConfig:
@@ -92,7 +97,7 @@ def _sized_by_trial(loaded: LoadedModel, config: EngineConfig, backend: Backend)
     left = gpu_memory.kv_budget(memory, utilization, peak)
     del runner
     torch.cuda.empty_cache()
-    need = 2 * block_bytes(loaded.info, config.block_size)
+    need = 2 * block_bytes(loaded.info, config)
     if left < need:
         raise ConfigError(
             "gpu_memory_small", utilization=utilization, left=max(0, left), peak=peak,
@@ -118,6 +123,7 @@ def describe(loaded: LoadedModel) -> dict[str, object]:
         "threads": num_threads(),
         "processor": processor_name(),
         "torch": torch.__version__,
+        **({"windows": list(info.windows)} if any(info.windows) else {}),
     }
 
 

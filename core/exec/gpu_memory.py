@@ -114,5 +114,6 @@ def largest_step(config: EngineConfig, max_model_len: int) -> tuple[EngineConfig
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         num_host_blocks=0,
+        kv_cache_dtype=config.kv_cache_dtype,
     )
     return pool, SchedulerOutput(1, tuple(items))

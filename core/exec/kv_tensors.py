@@ -1,7 +1,8 @@
 """The KV cache's memory: K and V of every layer on the device, and the swap space on the host.
 
 One tensor holds all layers, so that a copy or a swap moves a block's K and V of every layer at
-once. It does not know who owns a block, nor which blocks are free.
+once. An fp8 cache has scales of 1: no checkpoint is read for others. It does not know who owns a
+block, nor which blocks are free.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from kernels import dispatch
 from kernels.dispatch import Backend
+from kernels.fp8 import FP8, KVScales, unit_scales
 
 __all__ = ["KVShape", "KVTensors"]
 
@@ -60,6 +62,9 @@ class KVTensors:
             self._host = self._host.pin_memory()  # which the GPU reaches by itself
         # Views made once: slicing in every layer of every step would cost more than the copy.
         self._layers = [(layer[0], layer[1]) for layer in self._storage]
+        self.scales: KVScales | None = None  # of every layer of an fp8 cache
+        if shape.dtype == FP8:
+            self.scales = unit_scales(shape.kv_heads, self._storage.device)
 
     @property
     def device(self) -> torch.device:

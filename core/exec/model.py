@@ -23,12 +23,14 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
+from core.config import KVCacheDtype
 from core.errors import ModelError
 from core.exec import faithful, fuse, pack, tune
 from core.exec.attention import ATTENTION_NAME
 from core.exec.gguf_reading import gguf_read_once
 from core.exec.kv_tensors import KVShape
 from core.exec.tokenizer import TextCodec
+from kernels.fp8 import FP8
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -83,10 +85,10 @@ class ModelInfo:
     num_parameters: int
     weight_bytes: int
 
-    @property
-    def kv_shape(self) -> KVShape:
-        """What a token takes in the KV cache."""
-        return KVShape(self.layers, self.kv_heads, self.head_dim, getattr(torch, self.dtype))
+    def kv_shape(self, kv_cache_dtype: KVCacheDtype = "auto") -> KVShape:
+        """What a token takes in a KV cache of that kind."""
+        dtype = FP8 if kv_cache_dtype == "fp8" else getattr(torch, self.dtype)
+        return KVShape(self.layers, self.kv_heads, self.head_dim, dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,9 @@ __all__ = ["ModelRunner", "OnLogits", "block_bytes"]
 OnLogits = Callable[[tuple[Sequence, ...], Tensor], None]
 
 
-def block_bytes(info: ModelInfo, block_size: int) -> int:
+def block_bytes(info: ModelInfo, config: EngineConfig) -> int:
     """Bytes of one block over all layers: what `EngineConfig.sized` asks for."""
-    return info.kv_shape.block_bytes(block_size)
+    return info.kv_shape(config.kv_cache_dtype).block_bytes(config.block_size)
 
 
 class ModelRunner:
@@ -64,21 +64,22 @@ class ModelRunner:
         cuda_graphs: CudaGraphs = "auto",
     ) -> None:
         self.info = loaded.info
-        self.config = config.sized(block_bytes(loaded.info, config.block_size))
+        self.config = config.sized(block_bytes(loaded.info, config))
+        shape = loaded.info.kv_shape(config.kv_cache_dtype)
         self._model = loaded.model
-        self._backend = backend
+        self._backend = choose_backend(backend, loaded.info.device, shape.dtype)
         self._on_logits = on_logits
         self._keeps_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         num_blocks, block_size = self.config.storage
         self.kv = KVTensors(
-            loaded.info.kv_shape,
+            shape,
             num_blocks=num_blocks,
             block_size=block_size,
             num_host_blocks=self.config.num_host_blocks if config.semantics == "paper" else 0,
             device=loaded.info.device,
-            backend=backend,
+            backend=self._backend,
         )
-        if choose_backend(backend, self.kv.device) == "triton":
+        if self._backend == "triton":
             kernel_table.load_table()
         self._graph_bytes = 0
         self._graphs = self._record_graphs(cuda_graphs)
@@ -131,10 +132,9 @@ class ModelRunner:
         return StepResult(samples, candidates, timings, self._memory(held))
 
     def _record_graphs(self, wanted: CudaGraphs) -> DecodeGraphs | None:
-        backend = choose_backend(self._backend, self.kv.device)
-        possible = cuda_graphs.can_capture(self.kv.device, backend)
+        possible = cuda_graphs.can_capture(self.kv.device, self._backend)
         if wanted is True and not possible:
-            raise ModelError("no_cuda_graphs", backend=backend, device=str(self.kv.device))
+            raise ModelError("no_cuda_graphs", backend=self._backend, device=str(self.kv.device))
         if wanted is False or not possible:
             return None
         before = torch.cuda.memory_allocated(self.kv.device) if self.kv.device.type == "cuda" else 0

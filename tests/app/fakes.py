@@ -35,8 +35,8 @@ class FakeBackend:
     def __init__(self, runner: FakeRunner | None = None, fault: Exception | None = None) -> None:
         self.runner, self.fault = runner, fault
 
-    def block_bytes(self, block_size: int) -> int:
-        return block_size * 1024
+    def block_bytes(self, config: EngineConfig) -> int:
+        return config.block_size * (256 if config.kv_cache_dtype == "fp8" else 1024)
 
     def build(self, config: EngineConfig, title: Mapping[str, str], first_step: int = 0) -> Engine:
         if self.fault is not None:

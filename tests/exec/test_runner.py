@@ -120,12 +120,12 @@ def test_a_step_without_tokens_only_moves_memory() -> None:
     config = EngineConfig(num_blocks=4, semantics="paper", num_host_blocks=2)
     result = ModelRunner(loaded, config).execute(SchedulerOutput(1, (), swap_out=((1, 0),)))
     assert not result.samples
-    assert result.memory["kv_pool"] == 4 * block_bytes(loaded.info, config.block_size)
+    assert result.memory["kv_pool"] == 4 * block_bytes(loaded.info, config)
 
 
 def test_pool_bytes_are_counted_before_anything_is_allocated() -> None:
     _, loaded = pair("llama")
-    each = block_bytes(loaded.info, 16)
+    each = block_bytes(loaded.info, EngineConfig(block_size=16))
     assert each == 3 * 2 * 16 * 2 * 8 * 4  # layers, K and V, slots, KV heads, head_dim, float32
     runner = ModelRunner(loaded, EngineConfig(kv_memory=5 * each + 1))
     assert runner.kv.num_blocks == 5
