@@ -327,6 +327,7 @@ const KEYFRAME_BYTES = 64 << 20;
 const FIRST_INTERVAL = 1024;
 const COUNTERS = ["sampled", "copies", "evictions", "preemptions", "scheduled"];
 const MARKS = ["BlockCopied", "BlockEvicted", "RequestPreempted", "RequestFinished", "RequestDeferred"];
+const GIVEN_UP = "no_swap_space"; // why a request ends in the middle of a step
 const MEMORY_CODES = ["no_room", "watermark", "no_room_region", "fragmented"]; // a deferral for these is worth a mark
 
 /** What a fold must know of the configuration; the twin of `Layout`. */
@@ -363,6 +364,7 @@ class State {
     this.regions = new Map(); // first slot -> { request, seq (-1: a spare), length, size }
     this.deferred = null; // { request, event }: who was not admitted, and where it says why
     for (const name of COUNTERS) this[name] = 0;
+    this.planned = new Map(); // sequence -> tokens of this step
     this.numFree = layout.isPaged ? 0 : layout.numBlocks; // slots, in contiguous memory
     this.numCachedFree = this.ownedSlots = this.saved = 0;
     for (let b = layout.nullBlock ? 1 : 0; b < size; b++) this.insertAfter(-1, b, this.previous[size]);
@@ -466,6 +468,7 @@ function copyParts(from, to) {
   for (const name of COUNTERS) to[name] = from[name];
   for (const name of ["position", "numFree", "numCachedFree", "ownedSlots", "saved"]) to[name] = from[name];
   for (const name of ["waiting", "running", "swapped"]) to[name] = from[name].slice();
+  to.planned = new Map(from.planned);
   to.hosts = new Map(from.hosts);
   to.regions = new Map(from.regions); // a region is replaced, never changed
   to.deferred = from.deferred;
@@ -525,6 +528,7 @@ class Facts {
     this.fillBefore = new Grow(Int32Array, -1);
     this.fillLast = new Map(); // block, or host block as -1 - id -> its last entry
     this.kindPrefill = -1;
+    this.planned = new Map(); // request -> what the step at hand gave it: [series, tokens]
     this.readers = log.types.map((name) => this[`note${name}`]?.bind(this) ?? null);
     this.field = fieldFinder(log);
     this.markOf = log.types.map((name) => MARKS.indexOf(name));
@@ -538,6 +542,7 @@ class Facts {
       this.stepIds.push(step);
       this.stepStart.push(i);
       for (const one of [this.prefill, this.decoded, this.usedSlots, this.ownedBlocks, this.cachedBlocks]) one.push(0);
+      this.planned.clear();
     }
     if (this.markOf[type] >= 0 && this.isWorthAMark(i, type)) {
       this.markEvent.push(i);
@@ -593,12 +598,21 @@ class Facts {
   }
 
   noteRequestPreempted(i) {
-    this.turn(this.requestOf.get(this.log.v[this.field.RequestPreempted.request_id]), "preempted", i);
+    const request = this.requestOf.get(this.log.v[this.field.RequestPreempted.request_id]);
+    this.takeBack(request);
+    this.turn(request, "preempted", i);
+  }
+
+  /** Takes the tokens that the step at hand gave to a request out of its bar. */
+  takeBack(request) {
+    for (const [series, tokens] of this.planned.get(request) ?? []) series.data[series.length - 1] -= tokens;
+    this.planned.delete(request);
   }
 
   noteRequestFinished(i) {
     this.finishedEvent.push(i);
     const request = this.requestOf.get(this.log.v[this.field.RequestFinished.request_id]);
+    if (this.log.codeOf(i) === GIVEN_UP) this.takeBack(request);
     this.turn(request, this.requests[request]?.places > 0 ? "held" : "", i);
   }
 
@@ -691,6 +705,8 @@ class Facts {
     const isPrefill = strings[v[f.kind]] === "prefill";
     const series = isPrefill ? this.prefill : this.decoded;
     series.data[series.length - 1] += v[f.tokens];
+    const request = this.requestWith(v[f.seq_id]);
+    this.planned.set(request, [...(this.planned.get(request) ?? []), [series, v[f.tokens]]]);
     if (isPrefill) this.prefillEvent.push(i);
   }
 
@@ -830,6 +846,14 @@ function makeHandlers(log, facts, layout) {
   const admitted = (s, number) => {
     if (s.deferred?.request === number) s.deferred = null;
   };
+  /** The step computes nothing of a request that it preempts or gives up. */
+  const takeBack = (s, number) => {
+    for (const [seq, tokens] of s.planned) {
+      if (facts.sequences[seq].request !== number) continue;
+      s.scheduled -= tokens;
+      s.planned.delete(seq);
+    }
+  };
   const retire = (s, id) => {
     const one = sequence(s, id);
     one.retired = one.ended = true;
@@ -866,7 +890,10 @@ function makeHandlers(log, facts, layout) {
       }
     },
     RequestScheduled(s) {
-      s.scheduled += v[field.RequestScheduled.tokens];
+      const f = field.RequestScheduled;
+      const { number } = sequence(s, v[f.seq_id]);
+      s.planned.set(number, (s.planned.get(number) ?? 0) + v[f.tokens]);
+      s.scheduled += v[f.tokens];
     },
     BlockAllocated(s) {
       const f = field.BlockAllocated;
@@ -969,6 +996,7 @@ function makeHandlers(log, facts, layout) {
       const one = request(s, v[f.request_id]);
       one.preemptions++;
       s.preemptions++;
+      takeBack(s, one.number);
       take(s.running, one.number);
       if (log.strings[v[f.mode]] === "swap") {
         one.status = "swapped";
@@ -1005,6 +1033,7 @@ function makeHandlers(log, facts, layout) {
     RequestFinished(s) {
       const one = request(s, v[field.RequestFinished.request_id]);
       if (!one) return;
+      if (log.codeOf(s.position) === GIVEN_UP) takeBack(s, one.number);
       for (const queue of [s.waiting, s.running, s.swapped]) take(queue, one.number);
       admitted(s, one.number);
       for (const id of one.sequences) {
@@ -1075,7 +1104,10 @@ export class Fold {
 
   /** Applies event `i`, which the log has just decoded. */
   step(state, i, type) {
-    if (i > 0 && this.log.steps.data[i] !== this.log.steps.data[i - 1]) state.scheduled = 0;
+    if (i > 0 && this.log.steps.data[i] !== this.log.steps.data[i - 1]) {
+      state.scheduled = 0;
+      state.planned.clear();
+    }
     const handler = this.handlers[type];
     if (handler) handler(state);
     state.position = i + 1;

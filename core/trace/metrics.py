@@ -21,6 +21,7 @@ What a region "will" write is known from the end of its sequence when the trace 
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from core.trace import events as ev
 from core.trace.snapshot import Layout, RegionView, Snapshot
@@ -254,7 +255,7 @@ def step_series(
         if isinstance(event, ev.RequestScheduled):
             request_id = snapshot.sequences[event.seq_id].request_id
             planned.append((request_id, event.kind, event.tokens))
-        elif isinstance(event, ev.RequestPreempted):  # and be it in the step that scheduled it
+        elif _takes_back(event):  # and be it in the step that scheduled it
             planned = [item for item in planned if item[0] != event.request_id]
         elif isinstance(event, ev.StepEnded):
             tokens = {"prefill": 0, "decode": 0}
@@ -263,6 +264,13 @@ def step_series(
             yield _step_metrics(snapshot, event, tokens, sampled_before, finals)
             planned = []
             sampled_before = snapshot.counters.sampled
+
+
+def _takes_back(event: ev.Event) -> TypeGuard[ev.RequestPreempted | ev.RequestFinished]:
+    """Whether the step at hand computes nothing of the event's request."""
+    if isinstance(event, ev.RequestFinished):
+        return event.reason.code == "no_swap_space"
+    return isinstance(event, ev.RequestPreempted)
 
 
 def _step_metrics(

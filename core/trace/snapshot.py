@@ -183,7 +183,7 @@ class Snapshot:
         self.running: list[str] = []
         self.swapped: list[str] = []
         self.counters = Counters()
-        self.scheduled_tokens = 0
+        self._planned: dict[str, int] = {}  # tokens of this step by sequence
         self.last_step: ev.StepEnded | None = None
         self._queue = _IdQueue(range(int(layout.null_block), size), size)
 
@@ -194,7 +194,7 @@ class Snapshot:
             TraceError: the event can't follow this state (an unknown id, a block out of range).
         """
         if event.step != self.step:
-            self.scheduled_tokens = 0
+            self._planned = {}
         try:
             self._check_places(event)
             _HANDLERS[type(event)](self, event)
@@ -203,6 +203,11 @@ class Snapshot:
                 "event_impossible", index=event.index, type=type(event).__name__, detail=repr(error)
             ) from error
         self.step, self.index, self.phase = event.step, event.index, event.phase
+
+    @property
+    def scheduled_tokens(self) -> int:
+        """Tokens that this step computes; what it took back from a victim doesn't count."""
+        return sum(self._planned.values())
 
     @property
     def free_queue(self) -> list[int]:
@@ -361,7 +366,13 @@ class Snapshot:
         self.sequences[event.seq_id]  # must exist
         if event.kind not in ("prefill", "decode"):
             raise ValueError(f"kind={event.kind}")
-        self.scheduled_tokens += event.tokens
+        self._planned[event.seq_id] = self._planned.get(event.seq_id, 0) + event.tokens
+
+    def _take_back(self, request_id: str) -> None:
+        """The step computes nothing of a request that it preempts or gives up."""
+        for seq_id in list(self._planned):
+            if self.sequences[seq_id].request_id == request_id:
+                del self._planned[seq_id]
 
     def _allocated(self, event: ev.BlockAllocated) -> None:
         self._queue.remove(event.block_id)
@@ -491,6 +502,7 @@ class Snapshot:
             raise ValueError(f"mode={event.mode}")
         request.num_preemptions += 1
         self.counters.preemptions += 1
+        self._take_back(event.request_id)
         self.running.remove(event.request_id)
         if event.mode == "swap":
             request.status = "swapped"
@@ -521,6 +533,8 @@ class Snapshot:
             if event.request_id in queue:
                 queue.remove(event.request_id)
         self._waits_no_more(event.request_id)
+        if event.reason.code == "no_swap_space":  # in the middle of a step, which goes on without
+            self._take_back(event.request_id)
         request.status, request.finish_reason = "finished", event.finish_reason
         request.seq_ids = []
 

@@ -3,6 +3,7 @@
 //   node fold.mjs states LOG            a JSON line a position: the fold's snapshot
 //   node fold.mjs seeks LOG             the same, visited in a scattered order
 //   node fold.mjs sentences LOG TEXTS   a JSON line an event: its sentence
+//   node fold.mjs bars LOG              a JSON line a step: its number, prefill and decode tokens
 //   node fold.mjs fill CASES            a JSON line a [template, values] pair
 //   node fold.mjs grow LOG              how many events each cut of the log holds, then the states
 //   node fold.mjs time LOG              load and seek times in milliseconds
@@ -37,6 +38,13 @@ const modes = {
     const templates = JSON.parse(readFileSync(extra, "utf8"));
     const fold = new Fold(readLog(bytes()));
     for (let i = 0; i < fold.length; i++) say(explain(fold.log.event(i), fold.facts.labels, templates));
+  },
+
+  bars() {
+    const { facts } = new Fold(readLog(bytes()));
+    for (let k = 0; k < facts.stepIds.length; k++) {
+      say([facts.stepIds.data[k], facts.prefill.data[k], facts.decoded.data[k]]);
+    }
   },
 
   fill() {

@@ -165,6 +165,32 @@ def _abort_while_swapped_run() -> Trace:
     return _finish(engine)
 
 
+def _taken_back_run() -> Trace:
+    """Urgent requests take the memory of others that the same step has scheduled already."""
+    engine = make_engine(
+        4, block_size=1, num_blocks=24, policy="priority", prefix_caching=False,
+        max_num_batched_tokens=64,
+    )  # fmt: skip
+    for k in range(12):
+        params = SamplingParams(max_tokens=7, ignore_eos=True)
+        engine.add_request([2, 3, 4], params, priority=12 - k)
+        engine.step()
+    return _finish(engine)
+
+
+def _given_up_run() -> Trace:
+    """Groups that can't be swapped out end in the middle of a step."""
+    engine = make_engine(
+        3, semantics="paper", block_size=2, policy="priority", watermark=0.0, preemption="swap",
+        num_host_blocks=2, max_num_batched_tokens=64,
+    )  # fmt: skip
+    for k in range(10):
+        params = SamplingParams(max_tokens=9, n=3, ignore_eos=True)
+        engine.add_request([2, 3, 4, 5, 6, 7], params, priority=10 - k)
+        engine.step()
+    return _finish(engine)
+
+
 def _beam_run() -> Trace:
     engine = make_engine(4, semantics="paper", num_blocks=40, prefix_caching=True)
     for k in range(3):
@@ -214,6 +240,8 @@ RUNS: dict[str, Callable[[], Trace]] = {
     "priority": _priority_run,
     "paper_swap": _paper_run,
     "abort_while_swapped": _abort_while_swapped_run,
+    "taken_back": _taken_back_run,
+    "given_up": _given_up_run,
     "beams": _beam_run,
     "paged_static": partial(_memory_run, batching="static"),
     "region_beams": _region_beam_run,

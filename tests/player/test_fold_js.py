@@ -12,8 +12,9 @@ import pytest
 
 from core.text import LANGUAGES, catalogue, fill
 from core.trace.delta_log import encode
+from core.trace.events import RequestScheduled, StepEnded, StepFailed
 from core.trace.explain import explain
-from core.trace.metrics import breakdown, final_lengths
+from core.trace.metrics import breakdown, final_lengths, series
 from core.trace.snapshot import Snapshot
 from core.trace.trace import Trace
 from tests.player.runs import RUNS, header_of
@@ -102,6 +103,29 @@ def test_the_javascript_fold_equals_the_python_fold_at_every_event(
     assert len(theirs) == len(ours) > 400
     for position, (javascript, python) in enumerate(zip(theirs, ours, strict=True)):
         assert javascript == python, f"after {position} events"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_a_step_took_back_from_a_victim_counts_nowhere(name: str, tmp_path: Path) -> None:
+    """Nor do the fold, the metrics and the timeline's bars differ from what the engine ran."""
+    trace = run_named(name)
+    snapshot, ended = Snapshot(trace.header.layout), {}
+    for event in trace.events:
+        snapshot.apply(event)
+        if isinstance(event, StepEnded):
+            assert snapshot.scheduled_tokens == event.scheduled_tokens
+            ended[event.step] = event.scheduled_tokens
+    assert [s.prefill_tokens + s.decode_tokens for s in series(trace)] == list(ended.values())
+    bars = {step: sum(tokens) for step, *tokens in node("bars", write_log(trace, tmp_path))}
+    assert {step: bars[step] for step in ended} == ended
+
+
+@pytest.mark.parametrize("name", ["taken_back", "given_up"])
+def test_these_runs_take_tokens_back(name: str) -> None:
+    events = list(run_named(name).events)
+    asked = sum(event.tokens for event in events if isinstance(event, RequestScheduled))
+    ran = sum(event.scheduled_tokens for event in events if isinstance(event, StepEnded))
+    assert asked > ran and not any(isinstance(event, StepFailed) for event in events)
 
 
 def test_a_log_that_grows_in_pieces_folds_as_the_whole(tmp_path: Path) -> None:
