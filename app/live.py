@@ -216,7 +216,7 @@ class Session:
     run: Run | None = None
     work: dict[str, Work] = field(default_factory=dict)
     opened: Shown | None = None
-    warning: str = ""
+    warning: GlassblockError | None = None
     seen: float = field(default_factory=time.monotonic)
 
     def works(self) -> "list[Work]":
@@ -282,7 +282,7 @@ class Registry:
             session = self.session(token)
             self._refuse_more()
             session.run = Run(plan, backend, self.limits)
-            session.opened, session.warning = None, ""
+            session.opened, session.warning = None, None
             session.run.start()
             return session.run
 

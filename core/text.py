@@ -8,20 +8,46 @@ a test keeps the catalogues equal.
 A template holds `{name}` (the value), `{name|token|tokens}` (the value and the word that fits its
 number) and `{name#4}` (the value's first four characters). `**bold**` marks are left to the
 reader's renderer. The player's JavaScript fills the same templates; a test compares the two.
+
+A value that speaks itself (a `Phrase`, or a fault inside another one) is put in the same language.
 """
 
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["LANGUAGES", "catalogue", "fill", "sentence"]
+__all__ = ["LANGUAGES", "Phrase", "Speaks", "catalogue", "fill", "sentence"]
 
 LANGUAGES = ("en", "zh")
 _LOCALE = Path(__file__).parents[1] / "assets" / "locale"
 _SLOT = re.compile(r"\{(\w+)(?:\|([^|{}]*)\|([^|{}]*)|#(\d+))?\}")
+
+
+@runtime_checkable
+class Speaks(Protocol):
+    """Anything with a wording in every language."""
+
+    def sentence(self, lang: str = "en") -> str:
+        """The wording in `lang`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A part of a sentence: a key of the catalogue and its values."""
+
+    key: str
+    values: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.sentence()
+
+    def sentence(self, lang: str = "en") -> str:
+        """The phrase in `lang`."""
+        return sentence(self.key, lang, **self.values)
 
 
 @cache
@@ -38,7 +64,8 @@ def catalogue(lang: str) -> Mapping[str, str]:
 
 def sentence(key: str, lang: str = "en", /, **values: object) -> str:
     """The sentence for `key` in `lang`, its values filled in."""
-    return fill(catalogue(lang).get(key) or catalogue("en").get(key) or key, values)
+    template = catalogue(lang).get(key) or catalogue("en").get(key) or key
+    return fill(template, {name: _spoken(value, lang) for name, value in values.items()})
 
 
 def fill(template: str, values: Mapping[str, object]) -> str:
@@ -63,6 +90,11 @@ def fill(template: str, values: Mapping[str, object]) -> str:
         return f"{value} {singular if value == '1' else plural}"
 
     return _SLOT.sub(one, template)
+
+
+def _spoken(value: object, lang: str) -> object:
+    """The value in `lang`, without the full stop that the sentence around it brings."""
+    return value.sentence(lang).rstrip(".。") if isinstance(value, Speaks) else value
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from core.config import EngineConfig
 from core.errors import ConfigError, TraceError
+from core.text import Phrase
 from core.trace import events as ev
 from core.trace.recorder import EventStore
 from core.trace.snapshot import Layout, Snapshot, fold
@@ -75,12 +76,17 @@ class Trace:
     """A run: its header and its events.
 
     Attributes:
-        warning: what was lost on loading, "" when nothing.
+        damage: what was lost on loading, None when nothing.
     """
 
     header: Header
     events: EventStore
-    warning: str = ""
+    damage: TraceError | None = None
+
+    @property
+    def warning(self) -> str:
+        """What was lost on loading as an English sentence, "" when nothing."""
+        return "" if self.damage is None else self.damage.sentence()
 
     @property
     def num_steps(self) -> int:
@@ -189,8 +195,10 @@ def load_trace(path: str | Path) -> Trace:
 
 
 class _Damaged(Exception):
-    def __init__(self, line: int, detail: str) -> None:
-        super().__init__(detail)
+    """What is wrong in a line; `detail` reads in any language."""
+
+    def __init__(self, line: int, detail: Phrase | TraceError) -> None:
+        super().__init__(str(detail))
         self.line, self.detail = line, detail
 
 
@@ -210,7 +218,7 @@ def _read_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
                     raise TraceError("trace_too_large", path=path, limit=_MAX_EXPANDED >> 20)
                 yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _Damaged(number + 1, "cut or damaged gzip data") from error
+        raise _Damaged(number + 1, _because("gzip")) from error
     except OSError as error:
         raise TraceError("unreadable", path=path, detail=error.strerror or str(error)) from error
 
@@ -220,7 +228,7 @@ def _parse_header(numbered: tuple[int, bytes], path: str | Path) -> Header:
         plain = json.loads(numbered[1])["glassblock"]
         version = plain["schema"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise TraceError("not_a_trace", path=path, detail="no header") from error
+        raise TraceError("not_a_trace", path=path, detail=_because("no_header")) from error
     if version != SCHEMA_VERSION:
         raise TraceError("trace_version", path=path, version=version, known=SCHEMA_VERSION)
     try:
@@ -231,7 +239,8 @@ def _parse_header(numbered: tuple[int, bytes], path: str | Path) -> Header:
             title=dict(plain["title"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise TraceError("not_a_trace", path=path, detail=f"header: {error!r}") from error
+        detail = _because("header", detail=repr(error))
+        raise TraceError("not_a_trace", path=path, detail=detail) from error
     _check_config(header)
     return header
 
@@ -245,7 +254,7 @@ def _check_config(header: Header) -> None:
     try:
         EngineConfig.from_dict(dict(header.config))
     except (ConfigError, TypeError) as error:
-        raise TraceError("header_config", detail=str(error).rstrip(".")) from error
+        raise TraceError("header_config", detail=error) from error
     check_layout(header.layout)
 
 
@@ -277,12 +286,12 @@ def _read_events(trace: Trace, lines: Iterator[tuple[int, bytes]]) -> None:
                 _keep(trace, pending)
         _check_end(snapshot, pending, number)
     except (_Damaged, TraceError) as fault:
-        detail = fault.detail if isinstance(fault, _Damaged) else fault.sentence()
+        detail = fault.detail if isinstance(fault, _Damaged) else fault
         line_number = fault.line if isinstance(fault, _Damaged) else number
         if not len(trace.events):
-            raise _Damaged(line_number, f"line {line_number}: {detail}") from fault
-        last = trace.num_steps
-        trace.warning = TraceError("cut", line=line_number, step=last, detail=detail).sentence()
+            where = _because("at_line", line=line_number, detail=detail)
+            raise _Damaged(line_number, where) from fault
+        trace.damage = TraceError("cut", line=line_number, step=trace.num_steps, detail=detail)
         return
     _keep(trace, pending)  # what came after the last step: arrivals, aborts
 
@@ -297,22 +306,29 @@ def _check_end(snapshot: Snapshot, pending: list[ev.Event], number: int) -> None
     """Refuses a file that was cut between two lines of a step."""
     ended = snapshot.last_step.step if snapshot.last_step else 0
     if any(event.step > ended for event in pending):
-        raise _Damaged(number + 1, f"the file ends within step {snapshot.step}")
+        raise _Damaged(number + 1, _because("ends_within", step=snapshot.step))
 
 
 def _parse_event(number: int, line: bytes, before: Snapshot) -> ev.Event:
     try:
         plain = json.loads(line)
         if not isinstance(plain, dict):
-            raise TypeError("not an object")
+            raise _Damaged(number, _because("no_object"))
         event = ev.from_dict(plain)
+    except TraceError as error:
+        raise _Damaged(number, error) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _Damaged(number, str(error)) from error
+        raise _Damaged(number, _because("no_event", detail=str(error))) from error
     if event.index != before.index + 1:
-        raise _Damaged(number, f"event {event.index} follows event {before.index}")
+        raise _Damaged(number, _because("event_order", now=event.index, before=before.index))
     if event.step not in (before.step, before.step + 1):
-        raise _Damaged(number, f"step {event.step} follows step {before.step}")
+        raise _Damaged(number, _because("step_order", now=event.step, before=before.step))
     return event
+
+
+def _because(key: str, **values: object) -> Phrase:
+    """What is wrong with a file, in words that the sentence around it puts in its language."""
+    return Phrase(f"trace.damage.{key}", values)
 
 
 _JSON_TYPES: dict[str, dict[str, Any]] = {

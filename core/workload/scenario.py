@@ -24,11 +24,13 @@ from core.config import EngineConfig
 from core.engine import Engine, StepRecord
 from core.errors import WorkloadError
 from core.request import SamplingParams
+from core.text import Phrase
 
 __all__ = ["Arrival", "Joining", "Scenario", "find_scenario", "load_scenario", "play",
            "scenario_names"]  # fmt: skip
 
 _PARTS = ("title", "about", "engine", "request")
+_OWN_KEYS = ("prompt", "at_step", "priority", "chat")  # of a request, beside the sampling settings
 _MAX_STEP = 1 << 31
 _FOLDER = Path(__file__).parents[2] / "assets" / "scenarios"
 
@@ -115,17 +117,18 @@ def load_scenario(path: Path) -> Scenario:
     except OSError as error:
         raise WorkloadError("unreadable", path=path, detail=error.strerror) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WorkloadError("scenario_fault", path=path, where="TOML", detail=error) from error
+        detail = Phrase("scenario.toml", {"detail": str(error)})
+        raise WorkloadError("scenario_fault", path=path, where="TOML", detail=detail) from error
     where = "TOML"
     try:
         for where in plain:
             if where not in _PARTS:
-                raise ValueError(f"unknown; a scenario has {', '.join(_PARTS)}")
+                raise WorkloadError("scenario_part", known=", ".join(_PARTS))
         texts = {}
         for where in ("title", "about"):
             texts[where] = _by_language(plain.get(where))
         where = "engine"
-        config = EngineConfig(**plain.get(where, {}))
+        config = EngineConfig.from_dict(_table(plain.get(where, {})))
         where = "request"
         arrivals = []
         for number, request in enumerate(_tables(plain.get(where)), start=1):
@@ -136,15 +139,21 @@ def load_scenario(path: Path) -> Scenario:
     return Scenario(path.stem, texts["title"], texts["about"], config, tuple(arrivals))
 
 
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise WorkloadError("scenario_table", found=value)
+    return value
+
+
 def _tables(value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not value or not all(isinstance(v, dict) for v in value):
-        raise ValueError("one [[request]] table or more is expected")
+        raise WorkloadError("scenario_tables")
     return value
 
 
 def _by_language(texts: Any) -> dict[str, str]:
     if not isinstance(texts, dict) or "en" not in texts:
-        raise ValueError("a table with at least an en text is expected")
+        raise WorkloadError("scenario_texts")
     return {str(lang): str(text) for lang, text in texts.items()}
 
 
@@ -152,8 +161,12 @@ def _arrival(plain: Mapping[str, Any]) -> Arrival:
     known = {field.name for field in fields(SamplingParams)}
     params = {name: value for name, value in plain.items() if name in known}
     own = {name: value for name, value in plain.items() if name not in known}
+    for name in own:
+        if name not in _OWN_KEYS:
+            settings = ", ".join((*_OWN_KEYS, *sorted(known)))
+            raise WorkloadError("scenario_key", name=name, known=settings)
     if not isinstance(own.get("prompt"), str):
-        raise ValueError("prompt: a text is expected")
+        raise WorkloadError("scenario_prompt")
     if "at_step" in own:
         check_number("at_step", own["at_step"], 1, _MAX_STEP)
     if "priority" in own:

@@ -17,6 +17,7 @@ import pytest
 
 from core.errors import TraceError
 from core.request import SamplingParams
+from core.text import Speaks
 from core.trace import events as ev
 from core.trace.metrics import breakdown, series
 from core.trace.recorder import EventStore
@@ -113,6 +114,36 @@ def test_a_file_cut_anywhere_keeps_whole_steps_and_says_so(tmp_path: Path) -> No
             assert is_whole(trace)
             kept = list(trace.events)
             assert kept == list(whole.events)[: len(kept)]
+
+
+def test_the_warning_of_a_damaged_file_reads_in_both_languages(tmp_path: Path) -> None:
+    """Every kind of damage, down to the detail in brackets."""
+    lines = tiny_lines()
+    half = len(lines) // 2
+    other = json.loads(lines[half]) | {"index": 999}
+    faults = {
+        "event_order": json.dumps(other).encode() + b"\n",
+        "no_event": b"{rubbish\n",
+        "no_object": b"[1]\n",
+        "event_type": b'{"type": "Nonsense"}\n',
+    }
+    contents = {code: [*lines[:half], bad, *lines[half:]] for code, bad in faults.items()}
+    told = {}
+    for code, content in contents.items():
+        (tmp_path / "bad.jsonl").write_bytes(b"".join(content))
+        trace = load_trace(tmp_path / "bad.jsonl")
+        assert trace.damage is not None and trace.warning == trace.damage.sentence("en")
+        told[code] = trace.damage
+    packed = gzip.compress(b"".join(lines))
+    (tmp_path / "cut.jsonl.gz").write_bytes(packed[: len(packed) * 9 // 10])
+    cut = load_trace(tmp_path / "cut.jsonl.gz").damage
+    assert cut is not None
+    for fault in (*told.values(), cut):
+        detail = fault.values["detail"]
+        assert isinstance(detail, Speaks)
+        assert detail.sentence("zh") != detail.sentence("en")
+        assert detail.sentence("zh").rstrip("。") in fault.sentence("zh")
+    assert "999" in told["event_order"].sentence("zh") and "gzip" in cut.sentence("zh")
 
 
 def test_a_file_cut_between_two_lines_of_a_step_keeps_whole_steps(tmp_path: Path) -> None:

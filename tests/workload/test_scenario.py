@@ -7,6 +7,7 @@ import pytest
 from core.config import EngineConfig
 from core.errors import WorkloadError
 from core.request import SamplingParams
+from core.text import Speaks
 from core.workload.scenario import Arrival, find_scenario, load_scenario, play, scenario_names
 from tests.builders import make_engine
 
@@ -93,8 +94,26 @@ def test_a_fault_is_named_with_its_place(name: str, tmp_path: Path) -> None:
     with pytest.raises(WorkloadError) as caught:
         load_scenario(path)
     for lang in ("en", "zh"):
-        assert str(path) in caught.value.sentence(lang)
-        assert place in caught.value.sentence(lang)
+        text = caught.value.sentence(lang)
+        assert str(path) in text and place in text
+        assert ".." not in text.replace("...", "") and "{" not in text
+    if name != "title_type":
+        assert not isinstance(caught.value.values["detail"], TypeError)
+
+
+@pytest.mark.parametrize("name", [name for name in _BAD if name != "toml"])
+def test_what_is_wrong_is_said_in_the_readers_language_throughout(
+    name: str, tmp_path: Path
+) -> None:
+    old, new, _ = _BAD[name]
+    path = write(tmp_path, _GOOD.replace(old, new, 1))
+    with pytest.raises(WorkloadError) as caught:
+        load_scenario(path)
+    detail = caught.value.values["detail"]
+    assert isinstance(detail, Speaks), repr(detail)
+    chinese, english = caught.value.sentence("zh"), detail.sentence("en").rstrip(".")
+    assert english in caught.value.sentence("en")
+    assert english not in chinese and detail.sentence("zh").rstrip("。") in chinese
 
 
 def test_a_file_that_can_not_be_read_is_refused(tmp_path: Path) -> None:
