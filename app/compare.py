@@ -5,7 +5,7 @@ behind the gain's bars, one run from the Explore page that is to be forked, else
 comparison. The runs stand inside a fragment, so that growing ones repaint it alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -36,6 +36,7 @@ from app.comparing import (
     recorded_lanes,
     recorded_systems,
 )
+from app.fork_words import fork_title, kind_of_past, lane_name
 from app.live import Session
 from app.models import Backend
 from app.player.component import CompareRun, CompareState, compare, player
@@ -208,11 +209,15 @@ def _about(session: Session, lanes: Sequence[Lane], say: Say, lang: str) -> None
         if not _is_growing(session):
             st.html(f'<div class="gbx-about">{escape(say("cmp.no_recording"))}</div>')
         return
-    header = lanes[0].trace.header
-    title = str(header.title.get(lang) or header.title.get("en") or say("untitled"))
+    comparison = _comparison(session)
+    header = lanes[-1 if comparison is not None else 0].trace.header
+    titles = header.title if comparison is None else comparison.title
+    title = str(titles.get(lang) or titles.get("en") or say("untitled"))
     is_recorded = all(lane.key.startswith("recorded-") for lane in lanes)
     source = say("cmp.from_recorded" if is_recorded else "cmp.from_live")
-    if st.session_state.get("gbx_fork_base") and len(lanes) == 1:
+    if comparison is not None and comparison.fork is not None:
+        source = say(f"cmp.past_{kind_of_past(lanes[0])}")
+    elif st.session_state.get("gbx_fork_base") and len(lanes) == 1:
         source = say("cmp.from_fork")
     facts = nav.model_line(header.model, say, measured=header.measured)
     with st.container(key="gbx-what", horizontal=True, vertical_alignment="center", gap="small"):
@@ -328,8 +333,9 @@ def _open_alone(lane: Lane) -> None:
         session.run = None
     is_recorded = lane.key.startswith("recorded-")
     source = "recorded" if is_recorded else "live"
-    session.opened = Shown(lane.key, lane.trace, lane.log, source)  # type: ignore[arg-type]
-    session.warning = ""
+    label = lane_name(lane)
+    session.opened = Shown(lane.key, lane.trace, lane.log, source, label=label)  # type: ignore[arg-type]
+    session.warning = None
     asked = st.query_params.get("lang")
     st.switch_page(nav.script_of("explore"), query_params={"lang": asked} if asked else None)
 
@@ -431,6 +437,11 @@ def _fork_panel(session: Session, lanes: Sequence[Lane], titles: Sequence[str], 
     ready, why = _readiness(session, say, state.language())
     asked = int(st.session_state["gbx_fork_open"])
     step = asked if asked >= 0 else opening_step(lanes)
+    # A fork in which nobody could run has no step of its own to fork at.
+    able = [k for k, lane in enumerate(lanes) if lane.trace.num_steps >= lane.first_step]
+    lanes, titles = [lanes[k] for k in able], [titles[k] for k in able]
+    if not lanes:
+        return
     with st.container(key="gbx-forking"):
         st.html(
             f'<div class="gbx-title">{escape(say("cmp.fork_title"))}</div>'
@@ -448,10 +459,11 @@ def _fork_pressed() -> None:
 def _start_fork(backend: Backend) -> None:
     source, step = st.session_state["gbx_fork"]
     limits = state.registry().limits
-    plan = fork_plan_of(source, step, compare_forms.changes_of(source, step), limits)
+    changes = compare_forms.changes_of(source, step)
+    plan = fork_plan_of(source, step, changes, limits)
     session = state.registry().session(state.token())
-    title: Mapping[str, str] = source.trace.header.title
-    lane = LanePlan("fork", plan.config, plan.arrivals, title, step)
+    title, origin = fork_title(source, plan, changes), lane_name(source, of_past=True)
+    lane = LanePlan("fork", plan.config, plan.arrivals, title, step, origin)
     work = Comparison(
         [lane], backend, limits, beside=[source], fork=plan, before=_comparison(session)
     )

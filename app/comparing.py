@@ -66,6 +66,7 @@ class Lane:
         name: of the system: a preset's, "custom", "run" or "fork".
         params: the requests' settings by id, as far as they are known.
         first_step: the step from which it counts on.
+        origin: of a fork, what the run is called that it goes back to, by language.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Lane:
     first_step: int = 0
     state: State = "done"
     fault: GlassblockError | None = None
+    origin: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class LanePlan:
     arrivals: Sequence[Joining]
     title: Mapping[str, str]
     first_step: int = 0
+    origin: Mapping[str, str] = field(default_factory=dict)
 
 
 # ------------------------------------------------------------------------------- recorded
@@ -286,8 +289,9 @@ class _Track:
         params = _settings(trace, plan.arrivals)
         config = EngineConfig.from_dict(dict(trace.header.config))
         return Lane(
-            plan.name, self.key, config, trace, log, params, plan.first_step, self.state, self.fault
-        )
+            plan.name, self.key, config, trace, log, params, plan.first_step, self.state,
+            self.fault, plan.origin,
+        )  # fmt: skip
 
 
 class Comparison(Job):
@@ -325,6 +329,11 @@ class Comparison(Job):
         """What can be shown by now."""
         grown = (track.lane() for track in self._tracks)
         return (*self._beside, *(lane for lane in grown if lane is not None))
+
+    @property
+    def title(self) -> Mapping[str, str]:
+        """What is compared, by language; of a fork what it is a fork of, and what it changed."""
+        return self._tracks[-1].plan.title
 
     @property
     def progress(self) -> list[tuple[str, State, int, int]]:

@@ -32,6 +32,7 @@ _BUILD = 1.0  # seconds that the page waits for a run's engine before it paints
 _TICK = 0.4  # seconds between two paintings of a live run
 _MODEL_DELAY = 1.5  # lets the first page's files out before torch is imported
 _FILE_TYPES = ["jsonl", "gz"]
+_OPENED = "opened"  # in the scenario's box: a run that is no scenario's recording
 
 
 def show() -> None:
@@ -63,19 +64,47 @@ def _controls(session: Session, say: Say, lang: str) -> Scenario:
 
 
 def _scenario_choice(session: Session, say: Say, lang: str) -> Scenario:
+    """The box says what is shown: a scenario, or the run that was opened.
+
+    Beside an opened run the settings are those of the scenario that it played, if it played one.
+    """
     names = scenario_names()
+    opened = session.opened if session.run is None else None
+    last = st.session_state.get("gbx_explore_scenario", names[0])
+    if opened is not None:
+        st.session_state["gbx_scenario"] = _OPENED
+    elif st.session_state.get("gbx_scenario") not in names:
+        st.session_state["gbx_scenario"] = last
+
+    def words(name: str) -> str:
+        if name == _OPENED and opened is not None:
+            return say("opened_run", name=_name(opened, say, lang))
+        return _title(find_scenario(name), lang)
+
     chosen = st.selectbox(
-        say("scenario"), names, key="gbx_scenario", width=270, label_visibility="collapsed",
-        format_func=lambda name: _title(find_scenario(name), lang),
-        on_change=_scenario_chosen, args=(session,),
+        say("scenario"), [_OPENED, *names] if opened else names, key="gbx_scenario", width=270,
+        label_visibility="collapsed", format_func=words, on_change=_scenario_chosen,
+        args=(session,),
     )  # fmt: skip
-    return find_scenario(chosen)
+    name = chosen if chosen in names else _played_by(opened) or last
+    if name != last:
+        reset()
+    st.session_state["gbx_explore_scenario"] = name
+    return find_scenario(name)
+
+
+def _played_by(shown: Shown | None) -> str | None:
+    """The scenario that bears the run's title."""
+    titles = dict(shown.trace.header.title) if shown is not None else {}
+    return next((n for n in scenario_names() if dict(find_scenario(n).title) == titles), None)
 
 
 def _scenario_chosen(session: Session) -> None:
     """Shows the chosen scenario's recorded run, and takes its settings for a live one."""
+    # The box loses the opened run's entry and so becomes another widget: hand the choice over.
+    st.session_state["gbx_scenario"] = st.session_state["gbx_scenario"]
     reset()
-    session.opened, session.warning = None, ""
+    session.opened, session.warning = None, None
     if session.run is not None:
         session.run.stop()
         session.run = None
@@ -107,7 +136,7 @@ def _run_pressed() -> None:
     if backend is None:
         return
     try:
-        scenario = find_scenario(st.session_state["gbx_scenario"])
+        scenario = find_scenario(st.session_state["gbx_explore_scenario"])
         titles = {lang: sentence("app.own_title", lang) for lang in LANGUAGES}
         run = state.registry().start(state.token(), plan_of(scenario, titles), backend)
         run.wait_for_engine(_BUILD)
@@ -145,7 +174,7 @@ def _about(scenario: Scenario, shown: Shown | None, say: Say, lang: str) -> None
         st.html(f'<div class="gbx-about">{escape(say("no_recording"))}</div>')
         return
     titles = shown.trace.header.title
-    title = str(titles.get(lang) or titles.get("en") or say("untitled"))
+    title = _heading(shown, say, lang) if shown.source == "file" else _name(shown, say, lang)
     about = scenario.about.get(lang) or scenario.about["en"] if titles == scenario.title else ""
     header = shown.trace.header
     facts = nav.model_line(header.model, say, measured=header.measured)
@@ -155,6 +184,17 @@ def _about(scenario: Scenario, shown: Shown | None, say: Say, lang: str) -> None
         f'<div class="gbx-about"><b>{escape(title)}</b> · {escape(say("from_" + shown.source))} · '
         f"{escape(facts)}{second}</div>"
     )
+
+
+def _name(shown: Shown, say: Say, lang: str) -> str:
+    """What the run is called where it was opened, else its own title."""
+    return shown.label.get(lang) or shown.label.get("en") or _heading(shown, say, lang)
+
+
+def _heading(shown: Shown, say: Say, lang: str) -> str:
+    """The title that the run bears."""
+    titles = shown.trace.header.title
+    return str(titles.get(lang) or titles.get("en") or say("untitled"))
 
 
 def _notices(session: Session, lang: str) -> None:
@@ -167,8 +207,8 @@ def _notices(session: Session, lang: str) -> None:
         notice = session.run.fault
     if notice is not None:
         nav.note(notice.sentence(lang), is_error=True)
-    elif session.warning:
-        nav.note(session.warning, is_error=True)
+    elif session.warning is not None:
+        nav.note(session.warning.sentence(lang), is_error=True)
 
 
 def _stage(session: Session, name: str, lang: str, painted: Shown | None) -> None:
@@ -298,7 +338,7 @@ def _file_chosen(session: Session, lang: str) -> None:
         session.run.stop()
         session.run = None
     session.opened = opened
-    session.warning = opened.trace.warning
+    session.warning = opened.trace.damage
 
 
 def _texts(shown: Shown, say: Say, lang: str) -> None:

@@ -9,7 +9,8 @@ import json
 import os
 import tempfile
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -42,13 +43,19 @@ Source = Literal["recorded", "live", "file"]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A run with its log; `key` names it for the player."""
+    """A run with its log.
+
+    Attributes:
+        key: names it for the player.
+        label: what the place where it was opened calls it, by language; {} where a scenario does.
+    """
 
     key: str
     trace: Trace
     log: bytes
     source: Source
     is_live: bool = False
+    label: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def opening(self) -> int:
@@ -106,7 +113,7 @@ def open_upload(name: str, data: bytes) -> Shown:
     finally:
         Path(path).unlink(missing_ok=True)
     digest = zlib.crc32(data)
-    return Shown(f"file-{digest:08x}-{len(data)}", trace, log, "file")
+    return Shown(f"file-{digest:08x}-{len(data)}", trace, log, "file", label={"en": name})
 
 
 def log_header(header: Header) -> dict[str, Any]:

@@ -8,12 +8,24 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app import models, state
-from app.comparing import Comparison, Gain, Proving, recorded_gain, recorded_systems
+from app.comparing import (
+    SCENARIO,
+    Comparison,
+    Gain,
+    Lane,
+    Proving,
+    recorded_gain,
+    recorded_lanes,
+    recorded_systems,
+)
+from app.fork_words import lane_name
 from app.live import Limits, Registry, Session
 from app.models import ModelHolder
+from app.shown import Shown
 from app.state import registry
 from core.text import LANGUAGES, sentence
 from core.workload.compare import GAIN
+from core.workload.scenario import find_scenario
 from tests.app.test_comparing import WatchedFake
 from tests.app.test_page import MAIN
 
@@ -147,6 +159,74 @@ def test_the_past_is_forked_and_both_futures_are_shown_with_a_diff() -> None:
     assert sentence("app.cmp.fork_rate", "en") in text
     press(page, "gbx_cmp_back")
     assert [lane.name for lane in session(page).work["compare"].lanes] == ["continuous", "paged"]
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_fork_says_of_what_it_is_one_after_which_step_and_what_changed(lang: str) -> None:
+    page = press(painted(lang), "gbx_fork_toggle")
+    page.number_input(key="gbx_fork_block_size").set_value(4)
+    page.selectbox(key="gbx_fork_policy").set_value("priority")
+    page.text_input(key="gbx_fork_add").set_value("a <b>new</b> prompt")
+    press(page, "gbx_fork_go")
+    fork = worked(page, "compare").lanes[1]
+    step, text = fork.first_step, html(page)
+    past = f"{find_scenario(SCENARIO).title[lang]} · {sentence('app.cmp.system_paged', lang)}"
+    title = fork.trace.header.title[lang]
+    changed = {
+        sentence("app.cmp.fork_change", lang, name=sentence("app.cmp.block_size", lang),
+                 before=recorded_lanes(["paged"])[0].config.block_size, after=4),
+        sentence("app.cmp.fork_change", lang, name=sentence("app.cmp.policy", lang),
+                 before=sentence("app.cmp.policy_fcfs", lang),
+                 after=sentence("app.cmp.policy_priority", lang)),
+        sentence("app.cmp.fork_change_add", lang, n=1),
+    }  # fmt: skip
+    head, _, tail = title.partition(": " if lang == "en" else "：")
+    assert past in head and str(step) in head and set(tail.split("; ")) == changed
+    assert title in text and sentence("app.cmp.past_recorded", lang) in text
+    assert sentence("app.cmp.from_live", lang) not in text
+
+
+def test_beside_a_fork_in_which_nobody_could_run_its_past_can_be_forked() -> None:
+    page = press(painted(), "gbx_fork_toggle")
+    press(page, "gbx_fork_go")  # the fake model refuses the recorded model's tokens
+    assert worked(page, "compare").lanes[1].trace.num_steps == 0
+    press(page, "gbx_fork_toggle")
+    press(page, "gbx_fork_go")
+    assert [lane.name for lane in worked(page, "compare").lanes] == ["paged", "fork"]
+
+
+def test_a_fork_of_a_fork_names_the_run_that_both_go_back_to() -> None:
+    page = press(painted(), "gbx_cmp_run")
+    worked(page, "compare")
+    press(page, "gbx_fork_toggle")
+    press(page, "gbx_fork_go")
+    first = worked(page, "compare").lanes[1].trace.header.title["en"]
+    assert first.endswith(": nothing changed")
+    press(page, "gbx_fork_toggle")
+    press(page, "gbx_fork_go")
+    second = worked(page, "compare").lanes[1].trace.header.title["en"]
+    root = find_scenario(SCENARIO).title["en"]
+    assert second.startswith(f"Fork of a fork of “{root} · ") and second.count("Fork") == 1
+    assert sentence("app.cmp.past_live", "en") in html(page)
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_run_opened_from_here_is_named_in_explores_box(lang: str) -> None:
+    page = painted(lang)
+    state.registry().session(page.session_state["gbx_token"]).opened = Shown(
+        "recorded-static", *_parts(recorded_lanes(["static"])[0]), "recorded",
+        label=lane_name(recorded_lanes(["static"])[0]),
+    )  # fmt: skip
+    page.switch_page("app_pages/explore.py")
+    settled(page)
+    box = page.selectbox(key="gbx_scenario")
+    name = f"{find_scenario(SCENARIO).title[lang]} · {sentence('app.cmp.system_static', lang)}"
+    assert box.options[box.index or 0] == sentence("app.opened_run", lang, name=name)
+    assert name in html(page)
+
+
+def _parts(lane: Lane) -> tuple[Any, bytes]:
+    return lane.trace, lane.log
 
 
 def test_a_fork_that_can_not_be_is_one_sentence() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app import kernel_lab, lab_results, models, state
+from app import kernel_lab, lab_results, state
 from app.figures.roofline import Roof
 from app.lab_results import GpuResult, gpu_results, recorded
 from app.memory_panel import StepMemory, account_of, card
-from app.models import ModelHolder
 from app.shown import open_upload
 from app.shown import recorded as recorded_run
 from app.state import say
@@ -24,19 +22,11 @@ from core.exec.decode_speed import measure
 from core.exec.interpreter_check import Check
 from core.text import LANGUAGES, sentence
 from core.trace.events import StepEnded
-from tests.app.fakes import FakeBackend
 from tests.exec.test_decode_speed import CASES
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120
-
-
-@pytest.fixture(autouse=True)
-def no_model() -> Iterator[None]:
-    before = models.shared()
-    models.install(ModelHolder(lambda tell: FakeBackend()))
-    yield
-    models.install(before)
+pytestmark = pytest.mark.usefixtures("no_model")
 
 
 def painted(lang: str = "en") -> AppTest:

@@ -1,6 +1,7 @@
 """The page without a browser: what it paints, in which language, and what a run changes."""
 
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ from streamlit.testing.v1 import AppTest
 from app import models, state
 from app.live import Limits, Registry
 from app.models import Backend, ModelHolder, Tell
+from app.shown import recorded
 from app.state import registry
 from core.errors import ModelError
 from core.text import LANGUAGES, sentence
+from core.workload.scenario import find_scenario, scenario_names
 from tests.app.fakes import FakeBackend
 
 MAIN = Path(__file__).parents[2] / "app" / "main.py"
@@ -123,6 +126,48 @@ def test_settings_reach_the_engine_and_reset_takes_them_back() -> None:
     page = press(page, "gbx_reset")
     assert page.number_input(key=field(page, "block_size")).value == original
     assert page.number_input(key=field(page, "max_tokens")).value is None
+
+
+def test_the_scenarios_box_says_what_was_opened_and_leads_back(tmp_path: Path) -> None:
+    """A file's name is text; a live run afterwards takes the settings of the box's scenario."""
+    recorded("03_arrivals").trace.save(tmp_path / "trace.jsonl.gz")
+    page = painted()
+    page.file_uploader(key="gbx_file").upload(
+        "<b>mine.jsonl.gz", (tmp_path / "trace.jsonl.gz").read_bytes(), "application/gzip"
+    )
+    page.run()
+    assert not page.exception
+    box = page.selectbox(key="gbx_scenario")
+    assert box.options[0] == "Opened: <b>mine.jsonl.gz"
+    assert box.options[box.index or 0] == box.options[0]
+    assert "<b>mine" not in html(page) and "opened file" in html(page)
+    wanted = find_scenario("03_arrivals").config.block_size
+    assert page.number_input(key=field(page, "block_size")).value == wanted
+    page = finish(press(page, "gbx_run"))
+    box = page.selectbox(key="gbx_scenario")
+    assert box.value == "03_arrivals" and "Opened" not in " ".join(box.options)
+
+
+def test_a_scenario_chosen_beside_an_opened_run_is_shown(tmp_path: Path) -> None:
+    recorded("03_arrivals").trace.save(tmp_path / "trace.jsonl.gz")
+    page = painted()
+    data = (tmp_path / "trace.jsonl.gz").read_bytes()
+    page.file_uploader(key="gbx_file").upload("mine.jsonl.gz", data, "application/gzip").run()
+    page.selectbox(key="gbx_scenario").select_index(3).run()
+    assert not page.exception
+    box = page.selectbox(key="gbx_scenario")
+    assert box.value == "03_arrivals" and len(box.options) == len(scenario_names())
+    assert "recorded run" in html(page)
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_warning_of_a_cut_file_is_in_the_readers_language(lang: str, tmp_path: Path) -> None:
+    recorded("02_one_prompt").trace.save(tmp_path / "trace.jsonl.gz")
+    data = (tmp_path / "trace.jsonl.gz").read_bytes()
+    page = painted(lang)
+    page.file_uploader(key="gbx_file").upload("cut.gz", data[:-900], "application/gzip").run()
+    detail = sentence("trace.damage.gzip", lang)
+    assert html(page).count('role="alert"') == 1 and detail in html(page)
 
 
 def test_another_scenario_brings_its_own_settings_and_recording() -> None:

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app import models, paper
-from app.models import ModelHolder
+from app import paper
 from core.exec.attention_sweep import AttentionSweep
 from core.text import LANGUAGES, sentence
-from tests.app.fakes import FakeBackend
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "assets" / "results"
 PATIENCE = 120
-
-
-@pytest.fixture(autouse=True)
-def no_model() -> Iterator[None]:
-    before = models.shared()
-    models.install(ModelHolder(lambda tell: FakeBackend()))
-    yield
-    models.install(before)
+pytestmark = pytest.mark.usefixtures("no_model")
 
 
 def recorded(name: str) -> dict[str, Any]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app import models, sim_runs, tasks
-from app.models import ModelHolder
+from app import sim_runs, tasks
 from app.sim_runs import Job, Limits, Part, Plan
 from app.sim_sets import PoolRun, ResultSet, open_set, pool_curves, shipped, system_run
 from app.theme import LOOKS
@@ -24,18 +22,10 @@ from core.text import LANGUAGES, sentence
 from core.workload import synthetic
 from core.workload.synthetic import Recipe
 from core.workload.systems import SYSTEMS, system_config
-from tests.app.fakes import FakeBackend
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60
-
-
-@pytest.fixture(autouse=True)
-def no_model() -> Iterator[None]:
-    before = models.shared()
-    models.install(ModelHolder(lambda tell: FakeBackend()))
-    yield
-    models.install(before)
+pytestmark = pytest.mark.usefixtures("no_model")
 
 
 def painted(lang: str = "en") -> AppTest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -99,6 +100,19 @@ def test_a_run_opens_alone_and_explore_leads_back_to_fork_it(site: Site) -> None
         page.locator(".st-key-gbx_fork_here button").first.click()
         page.get_by_text(sentence("app.cmp.from_fork", "en")).wait_for(timeout=PATIENCE)
         page.locator(".st-key-gbx_fork_go button").wait_for()
+        assert page.locator(ALERT).count() == 0
+
+
+def test_explores_box_names_the_run_that_was_opened_until_a_scenario_is_chosen(site: Site) -> None:
+    with visit(site) as page:
+        page.locator(".gc-title").first.click()
+        page.wait_for_selector(".gb-transport", timeout=PATIENCE)
+        name = find_scenario(SCENARIO).title["en"]
+        box = page.locator(".st-key-gbx_scenario input")
+        expect(box).to_have_value(re.compile(f"^Opened: {name} · "))
+        settled(page)
+        choose(page, "gbx_scenario", find_scenario("tour").title["en"])
+        expect(box).to_have_value(find_scenario("tour").title["en"])
         assert page.locator(ALERT).count() == 0
 
 
