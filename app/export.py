@@ -1,12 +1,13 @@
 """A chart on the page with its three buttons: PNG, SVG, CSV.
 
-It owns the card around a figure and the component that saves it. The picture is made in the
-browser from the drawing that stands there; the table is made here from the figure's data. It does
-not know what is drawn.
+It owns the card around a figure and the component that saves it. A figure's picture is made in the
+browser from the drawing that stands there, its table here from the figure's data; what was drawn
+without Plotly hands in both. The same component copies a line of text. It does not know what is
+drawn.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -16,7 +17,7 @@ from app.figures.table import csv_text
 from app.state import Say
 from app.theme import LOOKS, theme_name
 
-__all__ = ["chart"]
+__all__ = ["chart", "copy_button", "picture"]
 
 _SCRIPT = Path(__file__).parents[1] / "assets" / "player" / "export.js"
 _HTML = '<div class="gbx-export" role="group"></div>'
@@ -28,7 +29,7 @@ _CSS = """
 .gbx-export button:hover{color:var(--gbx-accent);border-color:var(--gbx-accent)}
 .gbx-export button:focus-visible{outline:2px solid var(--gbx-accent);outline-offset:1px}
 """
-_WORDS = ("png", "svg", "csv", "png_help", "svg_help", "csv_help", "label")
+_SAVED = ("png", "svg", "csv")
 
 
 def chart(
@@ -50,21 +51,55 @@ def chart(
         _buttons(figure, target, key, say)
 
 
+def picture(svg: str, table: str, key: str, say: Say) -> None:
+    """The buttons of something that was drawn without Plotly.
+
+    Args:
+        svg: what is saved, with its width and height.
+        table: its data as CSV.
+        key: as of `chart`.
+        say: words in the visitor's language.
+    """
+    _mount({"svg": svg, "csv": table}, f"gbx_chart_{key}_export", key, say)
+
+
+def copy_button(text: str, key: str, say: Say) -> None:
+    """A button that puts the text on the clipboard.
+
+    Args:
+        text: what is copied.
+        key: of the button.
+        say: words in the visitor's language.
+    """
+    _mount({"text": text}, key, "", say, kinds=("copy",))
+
+
 def _buttons(figure: go.Figure, target: str, key: str, say: Say) -> None:
     title = figure.layout.title
     data = {
         "target": target,
-        "name": f"glassblock-{key.replace('_', '-')}",
         "title": _bare(title.text),
         "source": _bare(title.subtitle.text),
         "csv": csv_text(figure),
         "ground": LOOKS[theme_name()].ground,
-        "words": {name: say(f"chart.export_{name}") for name in _WORDS},
+    }
+    _mount(data, f"{target}_export", key, say)
+
+
+def _mount(
+    data: dict[str, str], key: str, name: str, say: Say, kinds: Sequence[str] = _SAVED
+) -> None:
+    words = [*kinds, *(f"{kind}_help" for kind in kinds), "label", "copied"]
+    whole = {
+        **data,
+        "kinds": kinds,
+        "name": f"glassblock-{name.replace('_', '-')}",
+        "words": {word: say(f"chart.export_{word}") for word in words},
     }
     mount = st.components.v2.component(
         "glassblock_export", html=_HTML, css=_CSS, js=_SCRIPT.read_text(encoding="utf-8")
     )
-    mount(key=f"{target}_export", data=data)
+    mount(key=key, data=whole)
 
 
 def _bare(text: str | None) -> str:

@@ -5,12 +5,13 @@ that there is something to see before anything is measured. Every number says wh
 measured, derived or published, and on what; where nothing was measured the page says that.
 """
 
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
 import streamlit as st
 
-from app import again, kernel_view, lab_results, nav, state, traffic_view
+from app import again, bench_view, kernel_view, lab_results, nav, state, traffic_view
 from app.again import Tell, Work
 from app.cards import SHEET, table
 from app.export import chart
@@ -44,7 +45,7 @@ def show() -> None:
     """Paints the page."""
     lang = state.language()
     say = state.say(lang)
-    nav.style(SHEET + _SHEET)
+    nav.style(SHEET + bench_view.SHEET + _SHEET)
     nav.header("kernel-lab", lang, lambda: None)
     st.html(
         f'<div class="gbx-about"><b>{escape(say("lab.title"))}</b> · '
@@ -56,6 +57,8 @@ def show() -> None:
     _title("traffic", say, say("lab.traffic_kind"))
     st.fragment(_paint_traffic)(lang)
     _times(say, lang)
+    _title("bench", say, say("lab.bench_origin"))
+    st.fragment(bench_view.show)(lang)
     _gpu(say)
     _triton(say, lang)
 
@@ -81,16 +84,21 @@ def _paint_traffic(lang: str) -> None:
             nav.note(say("lab.no_heads" if heads is None else "lab.no_decodes"))
             return
         number, device, splits = _settings(shown, steps, say)
+        window = _window(heads, shown.key, say)
         step = step_of(shown.trace, number)
     except GlassblockError as fault:
         nav.note(fault.sentence(lang), is_error=True)
         return
-    found = traffic(step, heads, CUTS[device], splits=splits or None)
-    key = f"{shown.key}/{number}/{device}/{splits}/{len(found.programs)}"
+    kinds = {
+        kind: traffic(step, heads, CUTS[device], window=kind, splits=splits or None)
+        for kind in heads.kinds
+    }
+    found = kinds[window]
+    key = f"{shown.key}/{number}/{device}/{splits}/{window}/{len(found.programs)}"
     traffic_view.show_pool(step, found, key, say)
     left, right = st.columns(2, gap="small")
     with left:
-        st.html(_counts(step, found, say))
+        st.html(_counts(step, found, kinds, say))
     with right:
         _bars(shown, step, found, say)
     with st.expander(say("lab.reads_title")):
@@ -142,17 +150,40 @@ def _settings(shown: Shown, steps: list[int], say: Say) -> tuple[int, str, int]:
     return number, device, splits
 
 
-def _counts(step: DecodeStep, found: Traffic, say: Say) -> str:
-    """The step in numbers, all of them derived."""
+def _window(heads: Heads, key: str, say: Say) -> int | None:
+    """The window of the layer that is drawn; a choice where layers differ."""
+    kinds = list(heads.kinds)
+    if len(kinds) == 1:
+        return kinds[0]
+
+    def title(kind: int | None) -> str:
+        name = "lab.layers_whole" if kind is None else "lab.layers_window"
+        return say(name, layers=heads.kinds[kind], window=kind)
+
+    chosen: int | None = st.selectbox(
+        say("lab.layer"), kinds, key=f"gbx_lab_window_{key}", format_func=title
+    )
+    return chosen
+
+
+def _counts(step: DecodeStep, found: Traffic, kinds: Mapping[int | None, Traffic], say: Say) -> str:
+    """The step in numbers, all of them derived.
+
+    Args:
+        step: of the trace.
+        found: reads of the layer that is drawn.
+        kinds: reads of one layer of each window.
+        say: words in the visitor's language.
+    """
     heads, layers = found.heads, found.heads.layers
-    rows = [
-        [say(f"lab.{name}"), size_text(count), size_text(layers * count),
-         f"{count / found.shared_bytes:.2f}" if found.shared_bytes else "–"]
-        for name, count in (
-            ("row_shared", found.shared_bytes), ("row_separate", found.separate_bytes),
-            ("row_padded", found.padded_bytes),
+    rows = []
+    for name in ("shared", "separate", "padded"):
+        one, least = getattr(found, f"{name}_bytes"), found.shared_bytes
+        all_layers = sum(
+            heads.kinds[kind] * getattr(each, f"{name}_bytes") for kind, each in kinds.items()
         )
-    ]  # fmt: skip
+        rows.append([say(f"lab.row_{name}"), size_text(one), size_text(all_layers),
+                     f"{one / least:.2f}" if least else "–"])  # fmt: skip
     facts = [
         say("lab.programs_line", programs=found.num_programs, seqs=len(step.sequences),
             kv_heads=heads.num_kv_heads, splits=found.splits),
@@ -161,6 +192,10 @@ def _counts(step: DecodeStep, found: Traffic, say: Say) -> str:
         say("lab.group_line", heads=heads.num_heads, kv_heads=heads.num_kv_heads,
             group=heads.group, dim=heads.head_dim, dtype=heads.dtype),
     ]  # fmt: skip
+    facts.append(
+        say("lab.window_none") if found.window is None else
+        say("lab.window_line", window=found.window, layers=heads.kinds[found.window])
+    )  # fmt: skip
     if step.other_tokens:
         facts.append(say("lab.others_line", tokens=step.other_tokens))
     head = say("lab.counts_head", layers=layers).split("|")
@@ -169,7 +204,8 @@ def _counts(step: DecodeStep, found: Traffic, say: Say) -> str:
 
 def _bars(shown: Shown, step: DecodeStep, found: Traffic, say: Say) -> None:
     """Bytes by sequence."""
-    most = max(sequence.seq_len for sequence in step.sequences) if step.sequences else 0
+    most = max((sequence.seq_len for sequence in step.sequences), default=0)
+    most = min(most, found.window or most)
     row = found.heads.token_bytes * found.heads.num_kv_heads
     bars = [
         Reads(s.label, found.bytes_of(n), found.bytes_of(n) * found.heads.group, most * row)
@@ -200,6 +236,7 @@ def _times(say: Say, lang: str) -> None:
         nav.note(say("lab.no_recording"))
         return
     kernel_view.show_times(run, say)
+    nav.note(say("lab.times_and_bench"))
     _title("roofline", say, origin)
     beside = st.multiselect(
         say("lab.beside"), list(HARDWARE), list(_BESIDE), key="gbx_lab_beside", max_selections=4,

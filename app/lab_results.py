@@ -12,13 +12,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from core.errors import TraceError
+from core.bench.report import Report
+from core.bench.report_file import read_report
+from core.errors import GlassblockError, TraceError
 from core.exec.decode_points import SpeedRun
 
-__all__ = ["COMMAND", "GpuCase", "GpuResult", "compiled", "gpu_results", "recorded"]
+__all__ = ["COMMAND", "GpuCase", "GpuResult", "benches", "compiled", "gpu_results", "recorded"]
 
 COMMAND = "python -m tests.bench.decode_speed --threads 1"
 _FOLDER = Path(__file__).parents[1] / "assets" / "results"
+_BENCHES = ("engine", "pool", "kernels", "simulate", "ui")
 _log = logging.getLogger("glassblock")
 
 
@@ -101,6 +104,20 @@ def gpu_results(folder: Path = _FOLDER) -> Sequence[GpuResult]:
             continue
         if result is not None:
             found.append(result)
+    return found
+
+
+@cache
+def benches(folder: Path = _FOLDER) -> Mapping[str, Report]:
+    """The recorded reports of `glassblock bench` by name; one that can't be read is left out."""
+    found: dict[str, Report] = {}
+    for name in _BENCHES:
+        path = folder / f"bench_{name}.json"
+        try:
+            if path.is_file():
+                found[name] = read_report(path.read_bytes(), path.name)
+        except GlassblockError as fault:
+            _log.warning("%s is left out: %s", path.name, fault)
     return found
 
 

@@ -79,7 +79,7 @@ class Task(Generic[T]):
         except Exception as fault:
             _log.exception("a task failed")
             detail = (str(fault) or type(fault).__name__).partition("\n")[0][:200]
-            self.fault = GlassblockError("sim_failed", detail=detail)
+            self.fault = GlassblockError("task_failed", detail=detail)
         finally:
             self.state = state
             with _lock:
@@ -98,7 +98,7 @@ def start(work: Callable[[Callable[[float], None]], T]) -> Task[T]:
     """
     with _lock:
         if len(_alive) >= _CAP:
-            raise LimitError("sim_busy", limit=_CAP)
+            raise LimitError("task_busy", limit=_CAP)
         task = Task(work)
         _alive.add(task)
     task.start()

@@ -12,7 +12,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-__all__ = ["COLUMNS", "csv_text"]
+__all__ = ["COLUMNS", "csv_text", "safe"]
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 COLUMNS = ("series", "x_name", "x", "y_name", "y", "kind")
@@ -25,16 +25,17 @@ def csv_text(figure: go.Figure) -> str:
     maps = [trace for trace in figure.data if trace.type == "heatmap"]
     if maps:
         for row in _grid(figure, maps[0]):
-            writer.writerow(map(_cell, row))
+            writer.writerow(map(safe, row))
     else:
         writer.writerow(COLUMNS)
         for trace in figure.data:
-            writer.writerows(map(_cell, row) for row in _points(figure, trace))
+            writer.writerows(map(safe, row) for row in _points(figure, trace))
     text = out.getvalue()
     return text if text.isascii() else "\ufeff" + text
 
 
-def _cell(value: object) -> object:
+def safe(value: object) -> object:
+    """A cell that no spreadsheet takes for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 

@@ -1,10 +1,11 @@
-// Three buttons beside a chart: save it as PNG, as SVG, or its data as CSV.
+// Buttons beside a chart: save it as PNG, as SVG, or its data as CSV; or one that copies a text.
 //
 // It owns the way from Plotly's layers in the document to one file: Plotly draws a chart as several
 // SVG layers above one another, which become groups of one SVG; the PNG is that SVG, painted at
-// twice the size. Nothing is fetched. It does not know what the chart shows.
+// twice the size. A drawing that was made without Plotly comes as its SVG. Nothing is fetched. It does not know what the chart shows.
 
 const SVG = "http://www.w3.org/2000/svg";
+const SVG_TYPE = "image/svg+xml";
 const SCALE = 2;
 // Layers of the mouse: no part of the picture.
 const UNSEEN = ".hoverlayer, .draglayer, .zoomlayer, .cursor-crosshair, .legendtoggle, .scrollbar";
@@ -18,7 +19,7 @@ export default function mount({ data, parentElement }) {
   const isNew = !shown.has(root);
   shown.set(root, data);
   root.setAttribute("aria-label", data.words.label);
-  if (isNew) root.append(...["png", "svg", "csv"].map((kind) => button(kind, root)));
+  if (isNew) root.append(...data.kinds.map((kind) => button(kind, root)));
   for (const item of root.children) {
     item.textContent = data.words[item.dataset.kind];
     item.title = data.words[`${item.dataset.kind}_help`];
@@ -29,7 +30,8 @@ function button(kind, root) {
   const item = document.createElement("button");
   item.type = "button";
   item.dataset.kind = kind;
-  item.addEventListener("click", () => save(kind, shown.get(root), root));
+  const act = kind === "copy" ? copy : save;
+  item.addEventListener("click", () => act(kind, shown.get(root), root));
   return item;
 }
 
@@ -49,6 +51,31 @@ async function save(kind, data, root) {
   }
 }
 
+async function copy(kind, data, root) {
+  try {
+    await written(data.text);
+    root.dataset.state = "done";
+    const item = root.querySelector(`[data-kind=${kind}]`);
+    item.textContent = data.words.copied;
+    setTimeout(() => (item.textContent = shown.get(root).words[kind]), 2000);
+  } catch (fault) {
+    root.dataset.state = "failed";
+    console.error(fault);
+  }
+}
+
+// A page from another machine without https has no clipboard: there a selection is copied.
+async function written(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = document.createElement("textarea");
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  const isDone = document.execCommand("copy");
+  area.remove();
+  if (!isDone) throw new Error("the browser did not copy");
+}
+
 const BLOBS = {
   csv: async (data) => new Blob([data.csv], { type: "text/csv;charset=utf-8" }),
   svg: async (data) => new Blob([drawing(data).text], { type: "image/svg+xml;charset=utf-8" }),
@@ -57,6 +84,10 @@ const BLOBS = {
 
 // The chart as one SVG text, with its size in CSS pixels.
 function drawing(data) {
+  if (data.svg) {
+    const root = new DOMParser().parseFromString(data.svg, SVG_TYPE).documentElement;
+    return { text: data.svg, width: +root.getAttribute("width"), height: +root.getAttribute("height") };
+  }
   const chart = document.querySelector(`.st-key-${CSS.escape(data.target)} .js-plotly-plot`);
   const layers = chart ? [...chart.querySelectorAll("svg.main-svg")] : [];
   if (!layers.length) throw new Error(`no chart ${data.target}`);

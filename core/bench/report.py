@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from core.machine import processor_name
 
-__all__ = ["Report", "Row", "Spread", "in_turns", "machine"]
+__all__ = ["Report", "Row", "Spread", "in_turns", "machine", "short"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,15 @@ def machine(*packages: str) -> dict[str, object]:
     return known
 
 
+def short(value: float) -> str:
+    """A number for a reader: three digits, or all of a whole part.
+
+    >>> short(0.01234), short(12.345), short(999.7), short(12345.6)
+    ('0.0123', '12.3', '1,000', '12,346')
+    """
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
 def _pairs(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
@@ -163,13 +172,4 @@ def _pairs(values: Mapping[str, object]) -> str:
 def _cell(spread: Spread | None) -> str:
     if spread is None:
         return "-"
-    return f"{_short(spread.median)} ({_short(spread.low)}-{_short(spread.high)})"
-
-
-def _short(value: float) -> str:
-    """Three digits, or all of a whole part.
-
-    >>> _short(0.01234), _short(12.345), _short(12345.6)
-    ('0.0123', '12.3', '12346')
-    """
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{short(spread.median)} ({short(spread.low)}-{short(spread.high)})"

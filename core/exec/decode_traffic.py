@@ -6,6 +6,7 @@ no torch. A kernel's program is one instance of it on a GPU: a sequence, a KV he
 the context.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,13 +54,23 @@ CUTS: Mapping[str, Cut] = {
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """One layer's attention, and how many layers there are."""
+    """One layer's attention, and how many layers there are.
+
+    Attributes:
+        windows: each layer's sliding window, None where it has none; empty when no layer has one.
+    """
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
     layers: int
     dtype: str
+    windows: tuple[int | None, ...] = ()
+
+    @property
+    def kinds(self) -> Mapping[int | None, int]:
+        """How many layers have each sliding window; None for those that see everything."""
+        return Counter(self.windows) or {None: self.layers}
 
     @property
     def group(self) -> int:
@@ -85,7 +96,9 @@ class Heads:
         if any(type(n) is not int or n < 1 for n in counts) or dtype not in _ITEM_BYTES:
             return None
         heads, kv_heads, head_dim, layers = (int(str(n)) for n in counts)
-        return cls(heads, kv_heads, head_dim, layers, str(dtype)) if heads >= kv_heads else None
+        if heads < kv_heads:
+            return None
+        return cls(heads, kv_heads, head_dim, layers, str(dtype), _windows(model, layers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +153,7 @@ class Traffic:
     """One layer's reads in a step. Bytes are those of K and V.
 
     Attributes:
+        window: the layer's sliding window; None when it sees the whole context.
         programs: those that have something to read, KV heads left together.
         num_programs: launched, over all KV heads, idle ones too.
         shared_bytes: read when a group of query heads shares each load, as the kernel does.
@@ -151,6 +165,7 @@ class Traffic:
     """
 
     heads: Heads
+    window: int | None
     tile: int
     splits: int
     programs: tuple[Program, ...]
@@ -207,7 +222,13 @@ def step_of(trace: Trace, step: int) -> DecodeStep:
 
 
 def traffic(
-    step: DecodeStep, heads: Heads, cut: Cut, *, splits: int | None = None, tile: int | None = None
+    step: DecodeStep,
+    heads: Heads,
+    cut: Cut,
+    *,
+    window: int | None = None,
+    splits: int | None = None,
+    tile: int | None = None,
 ) -> Traffic:
     """What one layer's decode attention reads.
 
@@ -215,6 +236,7 @@ def traffic(
         step: of `step_of`.
         heads: of the model.
         cut: of the device.
+        window: of the layer: a query sees itself and the window - 1 positions before it.
         splits: shares of each context; None takes the kernel's own choice for the device.
         tile: tokens of one turn; None takes the device's setting.
     """
@@ -227,20 +249,33 @@ def traffic(
             max(1, len(lengths)), heads.num_kv_heads, max(lengths, default=0),
             cut.multiprocessors, settings.waves,
         )  # fmt: skip
-    one_head = decode_programs(lengths, tables, step.block_size, 1, splits, tile=tile)
+    one_head = decode_programs(
+        lengths, tables, step.block_size, 1, splits, tile=tile, sliding_window=window
+    )
+    seen = [min(length, window or length) for length in lengths]
     programs = tuple(_program(p) for p in one_head if p.num_tokens)
     reads = sum(len(program.blocks) for program in programs)
     row = heads.token_bytes * heads.num_kv_heads
     return Traffic(
-        heads=heads, tile=tile, splits=splits, programs=programs,
+        heads=heads, window=window, tile=tile, splits=splits, programs=programs,
         num_programs=len(one_head) * heads.num_kv_heads,
-        shared_bytes=sum(lengths) * row,
-        separate_bytes=sum(lengths) * row * heads.group,
-        padded_bytes=len(lengths) * max(lengths, default=0) * row,
+        shared_bytes=sum(seen) * row,
+        separate_bytes=sum(seen) * row * heads.group,
+        padded_bytes=len(seen) * max(seen, default=0) * row,
         blocks_touched=len({block for program in programs for block in program.blocks}),
         block_reads=reads,
         idle_lanes=sum(len(p.turns) * tile - (p.end - p.begin) for p in programs),
     )  # fmt: skip
+
+
+def _windows(model: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
+    """Each layer's window as the model's facts say; empty when they don't, or say nonsense."""
+    found = model.get("windows")
+    if not isinstance(found, list) or len(found) != layers:
+        return ()
+    if any(w is not None and (type(w) is not int or w < 1) for w in found):
+        return ()
+    return tuple(found)
 
 
 def _program(program: DecodeProgram) -> Program:

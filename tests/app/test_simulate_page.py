@@ -381,7 +381,7 @@ def test_a_task_stops_when_it_next_tells_and_a_fault_is_kept() -> None:
     def broken(tell: Any) -> None:
         raise KeyError("x")
 
-    for work, code in ((wrong, "sim_no_file"), (broken, "sim_failed")):
+    for work, code in ((wrong, "sim_no_file"), (broken, "task_failed")):
         failed = tasks.start(work)
         failed.wait(PATIENCE)
         assert failed.state == "failed" and isinstance(failed.fault, GlassblockError)

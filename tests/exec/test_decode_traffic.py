@@ -101,3 +101,31 @@ def test_a_step_that_is_not_there_is_refused_by_name() -> None:
     with pytest.raises(TraceError) as fault:
         step_of(opened("02_one_prompt"), 999)
     assert "999" in fault.value.sentence("en")
+
+
+def test_a_layer_with_a_window_reads_only_its_last_blocks() -> None:
+    trace = opened("01_tour")
+    step, heads = step_of(trace, 37), heads_of(trace)
+    whole, found = (traffic(step, heads, SMALL, window=window) for window in (None, 20))
+    for place, sequence in enumerate(step.sequences):
+        seen = min(sequence.seq_len, 20)
+        assert found.bytes_of(place) == seen * heads.token_bytes * heads.num_kv_heads
+        blocks = [b for p in found.programs if p.sequence == place for b in p.blocks]
+        first = (sequence.seq_len - seen) // step.block_size
+        assert blocks == list(sequence.table[first : -(-sequence.seq_len // step.block_size)])
+    assert found.shared_bytes < whole.shared_bytes
+    assert found.padded_bytes == len(step.sequences) * 20 * heads.token_bytes * 3
+    assert (whole.window, found.window) == (None, 20)
+
+
+def test_layers_are_counted_by_their_windows_where_the_model_says_them() -> None:
+    model = {"heads": 4, "kv_heads": 2, "head_dim": 16, "layers": 3, "dtype": "float32"}
+    for windows, kinds in (
+        ([None, 8, 8], {None: 1, 8: 2}),
+        ([8, 8], {None: 3}),
+        ([0, 8, 8], {None: 3}),
+        ("888", {None: 3}),
+        (None, {None: 3}),
+    ):
+        heads = Heads.of({**model, "windows": windows})
+        assert heads is not None and heads.kinds == kinds
