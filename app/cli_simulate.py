@@ -84,6 +84,11 @@ def _add_system(group: Any) -> None:
     group.add_argument("--num-blocks", type=_blocks, metavar="N|unlimited", help="the pool")
     group.add_argument("--num-slots", type=int, help="the pool in slots instead")
     group.add_argument("--block-size", type=int, help="tokens a block (mooncake: 512, else 16)")
+    group.add_argument(
+        "--kv-cache-dtype",
+        choices=("auto", "fp8"),
+        help="K and V in the model's dtype (default), or in one byte a number",
+    )
     group.add_argument("--prefix-caching", action=argparse.BooleanOptionalAction)
     group.add_argument("--semantics", choices=("paper", "v1"))
     group.add_argument("--max-num-seqs", type=int, help="(default 256)")
@@ -195,7 +200,7 @@ def _cost_model(given: dict[str, Any]) -> "CostModel":
     return CostModel(hardware, find_shape(given["model_shape"]), **settings)
 
 
-_COSTS = ("gpus", "dtype", "compute_efficiency", "memory_efficiency")
+_COSTS = ("gpus", "dtype", "kv_cache_dtype", "compute_efficiency", "memory_efficiency")
 
 
 def _config(
@@ -236,6 +241,7 @@ _SETTINGS = (
     "max_num_batched_tokens",
     "max_model_len",
     "watermark",
+    "kv_cache_dtype",
 )
 
 
@@ -256,7 +262,7 @@ def _memory_slots(given: dict[str, Any], cost: "CostModel") -> int:
         utilisation=given["utilisation"],
         gpus=cost.gpus,
     )
-    return memory // cost.shape.slot_bytes(cost.dtype)
+    return memory // cost.slot_bytes
 
 
 def _workload(given: dict[str, Any]) -> "Workload":

@@ -11,6 +11,7 @@ from typing import Any
 from core.capacity.hardware import Hardware
 from core.capacity.shapes import BYTES, ModelShape
 from core.checks import check_number
+from core.config import KVCacheDtype
 
 __all__ = ["Assumption", "CostModel", "StepLoad"]
 
@@ -50,6 +51,8 @@ class CostModel:
     """Seconds of a step on `gpus` devices that share the work evenly and talk for nothing.
 
     Attributes:
+        dtype: of the weights and the arithmetic.
+        kv_cache_dtype: as in `EngineConfig`; reading fp8 is taken to cost no arithmetic.
         compute_efficiency, memory_efficiency: shares of the peaks that a step reaches. Assumed.
         step_overhead: seconds a step, whatever it does. Assumed.
         sequence_overhead: seconds a sequence and step: 900 us for 64 in vLLM's scheduler.
@@ -62,6 +65,7 @@ class CostModel:
     shape: ModelShape
     gpus: int = 1
     dtype: str = "float16"
+    kv_cache_dtype: KVCacheDtype = "auto"
     compute_efficiency: float = 0.6
     memory_efficiency: float = 0.8
     step_overhead: float = 1e-3
@@ -76,12 +80,22 @@ class CostModel:
             check_number(name, getattr(self, name), 0.0, 10.0)
         object.__setattr__(self, "_per", self._seconds_per())
 
+    @property
+    def kv_dtype(self) -> str:
+        """What K and V are stored in."""
+        return self.dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one token's K and V over all layers."""
+        return self.shape.slot_bytes(self.kv_dtype)
+
     def _seconds_per(self) -> tuple[float, ...]:
         """Seconds by a token, a pair, a logit row; by the weights, a slot read, a slot swapped."""
         shape, gpus = self.shape, self.gpus
         flops = self.hardware.peak(self.dtype) * self.compute_efficiency * gpus
         bandwidth = self.hardware.bandwidth * self.memory_efficiency * gpus
-        slot = shape.slot_bytes(self.dtype)
+        slot = self.slot_bytes
         weights = (shape.layer_params + shape.head_params) * BYTES[self.dtype]
         return (
             2 * shape.layer_params / flops,
@@ -118,7 +132,7 @@ class CostModel:
         model = {
             "model": shape.title,
             "params": round(shape.params / 1e9, 2),
-            "slot_bytes": shape.slot_bytes(self.dtype),
+            "slot_bytes": self.slot_bytes,
         }
         shares = {
             "compute": round(100 * self.compute_efficiency),

@@ -58,7 +58,7 @@ class Simulation:
     Args:
         workload: what arrives.
         config: the engine's settings with a pool size (any, when `unlimited`).
-        cost: says how long a step takes.
+        cost: says how long a step takes; its KV cache is the one of the settings.
         system: the system's name, for the result.
         unlimited: the pool grows before memory could run out, and nothing is ever evicted.
         limit: only the first requests.
@@ -86,7 +86,7 @@ class Simulation:
         assumptions: SequenceOf[Assumption] = (),
     ) -> None:
         self.workload = workload
-        self.cost = cost
+        self.cost = cost = replace(cost, kv_cache_dtype=config.kv_cache_dtype)
         self._system = system
         self._given = tuple(assumptions)
         self._unlimited = unlimited
@@ -144,7 +144,7 @@ class Simulation:
         return longest // config.block_size + chunks + 2 * config.max_num_seqs + 16
 
     def _about_model(self, config: EngineConfig) -> dict[str, object]:
-        shape, dtype = self.cost.shape, self.cost.dtype
+        shape = self.cost.shape
         return {
             "name": shape.title,
             "architecture": "simulated",
@@ -154,9 +154,10 @@ class Simulation:
             "head_dim": shape.head_dim,
             "vocab": shape.vocab,
             "max_model_len": config.max_model_len or shape.max_len,
-            "dtype": dtype,
+            "dtype": self.cost.dtype,
+            "kv_dtype": self.cost.kv_dtype,
             "device": self.cost.hardware.title,
-            "block_bytes": shape.slot_bytes(dtype) * config.block_size,
+            "block_bytes": self.cost.slot_bytes * config.block_size,
         }
 
     # -------------------------------------------------------------------- run

@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from app import models, state
 from app.live import Limits, Registry
+from app.memory_panel import card
 from app.models import Backend, ModelHolder, Tell
 from app.shown import recorded
 from app.state import registry
@@ -126,6 +127,23 @@ def test_settings_reach_the_engine_and_reset_takes_them_back() -> None:
     page = press(page, "gbx_reset")
     assert page.number_input(key=field(page, "block_size")).value == original
     assert page.number_input(key=field(page, "max_tokens")).value is None
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_an_fp8_cache_can_be_chosen_and_the_memory_card_says_that_it_rounds(lang: str) -> None:
+    page = painted(lang)
+    chosen = page.selectbox(key=field(page, "kv_cache_dtype"))
+    assert sentence("app.kv_cache_dtype_help", lang) == chosen.help
+    chosen.set_value("fp8")
+    page = finish(press(page, "gbx_run"))
+    run = registry().session(page.session_state["gbx_token"]).run
+    assert run is not None and run.shown is not None
+    trace = run.shown.trace
+    assert trace.header.config["kv_cache_dtype"] == "fp8"
+    note = sentence("app.kv_fp8_note", lang)
+    memory = {"kv_pool": 5, "weights": 20, "process": 100}
+    assert note in unescape(card(trace, 1, memory, state.say(lang)))
+    assert note not in card(recorded("01_tour").trace, 1, memory, state.say(lang))
 
 
 def test_the_scenarios_box_says_what_was_opened_and_leads_back(tmp_path: Path) -> None:

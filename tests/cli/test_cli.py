@@ -48,6 +48,20 @@ def test_run_answers_every_prompt_and_prints_nothing_but_json(run: tuple[dict, P
 
 
 @pytest.mark.model
+def test_run_with_an_fp8_cache_says_so_and_reports_its_bytes(run: tuple[dict, Path]) -> None:
+    asked = ("run", "--prompt", "The capital of France is", "--max-tokens", "4",
+             "--block-size", "4", "--num-blocks", "16", "--kv-cache-dtype", "fp8")  # fmt: skip
+    done = glassblock(*asked, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["model"]["kv_dtype"] == "float8_e4m3fn"
+    assert answer["config"]["kv_cache_dtype"] == "fp8"
+    size = {"float32": 4, "bfloat16": 2, "float16": 2}[run[0]["model"]["dtype"]]
+    assert run[0]["model"]["block_bytes"] == size * answer["model"]["block_bytes"]
+    assert "KV in fp8" in glassblock(*asked).stdout
+
+
+@pytest.mark.model
 def test_verify_and_replay_read_what_run_wrote(run: tuple[dict, Path]) -> None:
     _, trace = run
     verified = glassblock("verify", str(trace), "--json")
@@ -113,6 +127,7 @@ def test_a_vllm_sequence_is_reproduced_and_a_changed_one_is_named(tmp_path: Path
         (["run", "tour", "--prompt", "x"], 2, "its own prompts"),
         (["run", "--prompt", "x", "--trace", "no/such/folder/t.jsonl"], 2, "can't be written"),
         (["run", "--prompt", "x", "--model", "no/such/model"], 1, "no/such/model"),
+        (["run", "--prompt", "x", "--kv-cache-dtype", "int8"], 2, "'auto', 'fp8'"),
         (["run", "--prompt", "x", "--device", "tpu"], 1, "no usable device tpu"),
         (["run", "--prompt", "x", "--trace", "x" * 300], 2, "can't be written"),
         (["run", "--prompt", "\udcff"], 2, "UTF-8"),

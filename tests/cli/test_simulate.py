@@ -28,6 +28,19 @@ def test_json_is_all_that_stands_on_stdout() -> None:
     assert {"roofline", "hardware", "model", "pool", "context"} <= set(codes)
 
 
+def test_an_fp8_cache_gives_the_same_memory_twice_the_slots() -> None:
+    found = []
+    for kind in ("auto", "fp8"):
+        done = glassblock(*SMALL, "--kv-cache-dtype", kind, "--json")
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)["summary"]["assumptions"]
+        values = {item["code"]: item["values"] for item in told}
+        found.append((values["pool"]["slots"], values["model"]["slot_bytes"]))
+    (plain, wide), (small, narrow) = found
+    assert wide == 2 * narrow
+    assert small == pytest.approx(2 * plain, abs=32)  # whole blocks, one of them reserved
+
+
 def test_a_reader_is_told_what_is_modelled_and_what_was_assumed() -> None:
     done = glassblock(*SMALL, "--system", "orca-pow2", "--num-slots", "15729",
                       "--model-shape", "opt-13b", "--hardware", "a100-40gb")  # fmt: skip

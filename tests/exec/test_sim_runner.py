@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -47,6 +48,15 @@ def test_one_token_alone_takes_the_time_of_reading_the_weights() -> None:
     reading = (weights + 11 * shape.slot_bytes()) / (1555e9 * 0.8)
     seconds = COST.seconds(StepLoad(1, 1, 10, 10, 1))
     assert seconds == pytest.approx(reading + 1e-3 + 14e-6)
+
+
+def test_an_fp8_cache_halves_what_is_read_of_it_and_not_the_weights() -> None:
+    fp8 = replace(COST, kv_cache_dtype="fp8")
+    assert 2 * fp8.slot_bytes == COST.slot_bytes
+    few, many = StepLoad(8, 8, 8, 8, 8), StepLoad(8, 8, 8000, 8, 8)
+    context = [cost.seconds(many) - cost.seconds(few) for cost in (COST, fp8)]
+    assert context[0] == pytest.approx(2 * context[1])
+    assert fp8.seconds(few) == pytest.approx(COST.seconds(few), rel=1e-3)
 
 
 def test_a_long_prompt_takes_the_time_of_its_arithmetic() -> None:
