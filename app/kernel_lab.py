@@ -190,7 +190,7 @@ def _counts(step: DecodeStep, found: Traffic, kinds: Mapping[int | None, Traffic
         say("lab.turns_line", turns=found.num_turns, tile=found.tile, lanes=found.idle_lanes),
         say("lab.blocks_line", blocks=found.blocks_touched, visits=found.block_reads),
         say("lab.group_line", heads=heads.num_heads, kv_heads=heads.num_kv_heads,
-            group=heads.group, dim=heads.head_dim, dtype=heads.dtype),
+            group=heads.group, dim=heads.head_dim, dtype=heads.stored),
     ]  # fmt: skip
     facts.append(
         say("lab.window_none") if found.window is None else
@@ -211,7 +211,7 @@ def _bars(shown: Shown, step: DecodeStep, found: Traffic, say: Say) -> None:
         Reads(s.label, found.bytes_of(n), found.bytes_of(n) * found.heads.group, most * row)
         for n, s in enumerate(step.sequences)
     ]
-    about = say("lab.reads_about", step=step.step, model=_model(shown), dtype=found.heads.dtype)
+    about = say("lab.reads_about", step=step.step, model=_model(shown), dtype=found.heads.stored)
     chart(reads(bars, LOOKS[theme_name()], words_of(say), about=about), "lab_reads", say)
 
 

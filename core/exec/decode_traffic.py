@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_STORED_BYTES = _ITEM_BYTES | {"float8_e4m3fn": 1, "fp8": 1}  # measured, and simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ class Heads:
     """One layer's attention, and how many layers there are.
 
     Attributes:
+        dtype: of the queries.
         windows: each layer's sliding window, None where it has none; empty when no layer has one.
+        kv_dtype: of the cache; empty when it is the queries'.
     """
 
     num_heads: int
@@ -66,6 +69,12 @@ class Heads:
     layers: int
     dtype: str
     windows: tuple[int | None, ...] = ()
+    kv_dtype: str = ""
+
+    @property
+    def stored(self) -> str:
+        """What K and V are stored in."""
+        return self.kv_dtype or self.dtype
 
     @property
     def kinds(self) -> Mapping[int | None, int]:
@@ -80,7 +89,7 @@ class Heads:
     @property
     def item_bytes(self) -> int:
         """Bytes of one number in the cache."""
-        return _ITEM_BYTES[self.dtype]
+        return _STORED_BYTES[self.stored]
 
     @property
     def token_bytes(self) -> int:
@@ -93,12 +102,16 @@ class Heads:
         names = ("heads", "kv_heads", "head_dim", "layers")
         counts = [model.get(name) for name in names]
         dtype = model.get("dtype")
-        if any(type(n) is not int or n < 1 for n in counts) or dtype not in _ITEM_BYTES:
+        stored = model.get("kv_dtype", dtype)
+        if str(dtype) not in _ITEM_BYTES or str(stored) not in _STORED_BYTES:
+            return None
+        if any(type(n) is not int or n < 1 for n in counts):
             return None
         heads, kv_heads, head_dim, layers = (int(str(n)) for n in counts)
         if heads < kv_heads:
             return None
-        return cls(heads, kv_heads, head_dim, layers, str(dtype), _windows(model, layers))
+        windows = _windows(model, layers)
+        return cls(heads, kv_heads, head_dim, layers, str(dtype), windows, str(stored))
 
 
 @dataclass(frozen=True, slots=True)

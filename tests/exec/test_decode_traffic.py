@@ -129,3 +129,13 @@ def test_layers_are_counted_by_their_windows_where_the_model_says_them() -> None
     ):
         heads = Heads.of({**model, "windows": windows})
         assert heads is not None and heads.kinds == kinds
+
+
+def test_an_fp8_cache_is_read_at_one_byte_a_number_by_the_queries_own_kernel() -> None:
+    model = {"heads": 4, "kv_heads": 2, "head_dim": 16, "layers": 3, "dtype": "float32"}
+    plain, small = Heads.of(model), Heads.of(model | {"kv_dtype": "float8_e4m3fn"})
+    assert plain is not None and small is not None
+    assert (plain.stored, small.stored) == ("float32", "float8_e4m3fn")
+    assert plain.token_bytes == 4 * small.token_bytes == 4 * 2 * 16
+    assert small.dtype == "float32"
+    assert Heads.of(model | {"kv_dtype": ["float32"]}) is None
