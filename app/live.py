@@ -399,7 +399,7 @@ def check_memory(configs: Sequence[EngineConfig], backend: Backend, limits: Limi
         return
     config = configs[0]
     host = config.num_host_blocks if config.semantics == "paper" else 0
-    size = backend.block_bytes(config) * len(configs)
+    size = sum(backend.block_bytes(config) for config in configs)
     raise LimitError(
         "pool_large", asked=_mib(asked), limit=limits.pool_bytes >> 20,
         blocks=max(0, limits.pool_bytes // size - host),

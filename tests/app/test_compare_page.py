@@ -8,6 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app import models, state
+from app.compare_forms import system_detail
 from app.comparing import (
     SCENARIO,
     Comparison,
@@ -113,6 +114,7 @@ def test_systems_and_sizes_are_the_visitors() -> None:
     page = painted()
     page.multiselect(key="gbx_cmp_systems").set_value(["static", "custom", "buddy"]).run()
     page.selectbox(key="gbx_cmp_custom_batching").set_value("static")
+    page.selectbox(key="gbx_cmp_custom_kv_cache_dtype").set_value("fp8")
     sizes = [item for item in page.number_input if "block_size" in str(item.key)]
     sizes[0].set_value(8)
     press(page, "gbx_cmp_run")
@@ -121,6 +123,9 @@ def test_systems_and_sizes_are_the_visitors() -> None:
     assert {lane.config.usable_slots for lane in lanes} == {1136}
     assert lanes[1].config.batching == "static" and lanes[1].config.allocator == "paged"
     assert {lane.config.block_size for lane in lanes} == {8}
+    assert [lane.config.kv_cache_dtype for lane in lanes] == ["auto", "fp8", "auto"]
+    details = [system_detail(lane.config, state.say("en"), same=True) for lane in lanes]
+    assert ["KV in fp8" in detail for detail in details] == [False, True, False]
 
 
 def test_one_system_alone_and_a_memory_too_large_are_one_sentence_each() -> None:
