@@ -31,13 +31,17 @@ def add_bench(commands: Any) -> None:
         "--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto"
     )
     engine.add_argument("--threads", type=int, help="of torch (default: as measured at start)")
-    engine.add_argument("--requests", type=int, default=16)
+    engine.add_argument("--requests", type=int, default=48)
+    engine.add_argument(
+        "--batch", type=int, default=16, help="rows of a static batch; its memory is everybody's"
+    )
     engine.add_argument("--longest", type=int, default=128, help="tokens wanted at most")
     engine.add_argument("--no-check", action="store_true", help="don't compare tokens before")
     pool = _kind(kinds, "pool", _pool, 15, "one operation of pool, manager, scheduler, and vLLM's")
     pool.add_argument("--share", type=float, default=1.0, help="of the usual operations a turn")
     kernels = _kind(kinds, "kernels", _kernels, 15, "decode attention's bandwidth, and a copy's")
     kernels.add_argument("--cases", type=int, help="only the first cases")
+    kernels.add_argument("--threads", type=int, help="of torch (default: as torch chooses)")
     kernels.add_argument("--copied", type=int, default=64, help="MiB of the plain copy")
     simulate = _kind(kinds, "simulate", _simulate, 1, "seconds and memory of the simulator")
     simulate.add_argument("--azure", default="", metavar="FILE", help="Azure conversation trace")
@@ -60,7 +64,7 @@ def _kind(kinds: Any, name: str, bench: _Bench, turns: int, words: str) -> Any:
 
 
 def _run(name: str, bench: _Bench, options: argparse.Namespace) -> int:
-    for option in ("turns", "requests", "longest", "threads", "cases", "copied", "steps"):
+    for option in ("turns", "requests", "longest", "batch", "threads", "cases", "copied", "steps"):
         value = getattr(options, option, None)
         if value is not None and value < 1:
             raise ConfigError("bench_turns", name=option, value=value)
@@ -80,7 +84,7 @@ def _command(name: str, options: argparse.Namespace) -> str:
     """The command line that repeats the run; files by their names alone."""
     words = ["glassblock", "bench", name]
     for key, value in vars(options).items():
-        if key in ("command", "json", "out", "note") or value in (None, False, "", 0):
+        if key in ("command", "flags", "json", "out", "note") or value in (None, False, "", 0):
             continue
         flag = "--" + key.replace("_", "-")
         words += [flag] if value is True else [flag, Path(str(value)).name]
@@ -111,8 +115,9 @@ def _engine(options: argparse.Namespace, command: str, tell: Callable[[float], N
         del exact
     plain = bench_engine.plain_model(loaded)
     return bench_engine.bench_engine(
-        loaded, plain, jobs, turns=options.turns, command=command, notes=notes, tell=tell
-    )
+        loaded, plain, jobs, batch=options.batch, turns=options.turns, command=command,
+        notes=notes, tell=tell,
+    )  # fmt: skip
 
 
 def _pool(options: argparse.Namespace, command: str, tell: Callable[[float], None]) -> Report:
@@ -125,7 +130,10 @@ def _pool(options: argparse.Namespace, command: str, tell: Callable[[float], Non
 
 def _kernels(options: argparse.Namespace, command: str, tell: Callable[[float], None]) -> Report:
     from core.exec.bench_kernels import CASES, bench_kernels
+    from core.exec.build import use_threads
 
+    if options.threads is not None:
+        use_threads(options.threads)
     return bench_kernels(
         cases=CASES[: options.cases],
         turns=options.turns,

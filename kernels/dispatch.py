@@ -6,8 +6,8 @@
 puts a step into it.
 
 Backends: "reference" is the plain one, "torch" runs anywhere, "triton" on a GPU (or, slowly, in
-Triton's interpreter); "auto" is "triton" where it can be, else "torch". Triton is imported when it
-is first chosen: it need not be installed.
+Triton's interpreter), "numba" on a CPU; "auto" is "triton" or "numba" where they can be, else
+"torch". Triton and numba are imported when they are first chosen: they need not be installed.
 
 In debug mode (`debug=True`, or GLASSBLOCK_DEBUG=1 in the environment) every call checks the slots
 and block tables again as they then are, and the Triton kernels leave out blocks outside the pool,
@@ -19,7 +19,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -29,13 +29,18 @@ from kernels.fp8 import FP8, KVScales
 from kernels.triton_launch import interpreting
 from kernels.triton_step import Step, make_step
 
+if TYPE_CHECKING:
+    from kernels.numba_paged import Decodes
+
 __all__ = [
+    "COMPILED_DTYPES",
     "Backend",
     "KernelPlan",
     "RealBackend",
     "block_mass",
     "choose_backend",
     "copy_blocks",
+    "has_compiled",
     "move_blocks",
     "paged_attention",
     "prepare",
@@ -44,9 +49,11 @@ __all__ = [
     "write_kv",
 ]
 
-Backend = Literal["auto", "reference", "torch", "triton"]
-RealBackend = Literal["reference", "torch", "triton"]
-_BACKENDS = ("auto", "reference", "torch", "triton")
+Backend = Literal["auto", "reference", "torch", "triton", "numba"]
+RealBackend = Literal["reference", "torch", "triton", "numba"]
+_BACKENDS = ("auto", "reference", "torch", "triton", "numba")
+# What backend "numba" has loops for.
+COMPILED_DTYPES = (torch.float32, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,8 @@ class KernelPlan:
         block_tables: `[num_seqs, max_blocks]`.
         seq_lens: `[num_seqs]`.
         query_start_loc: `[num_seqs + 1]`.
-        groups: the padded batches of the torch backend, empty for the others.
+        groups: the padded batches of the torch backend, and of numba's prefills; else empty.
+        decodes: the numba backend's sequences with one new token; None for the others.
         step: the Triton kernels' own index work; None for the others.
         debug: check again at every call.
     """
@@ -71,6 +79,7 @@ class KernelPlan:
     seq_lens: Tensor
     query_start_loc: Tensor
     groups: tuple[torch_paged.Group, ...] = ()
+    decodes: "Decodes | None" = None
     step: Step | None = None
     debug: bool = False
 
@@ -104,7 +113,11 @@ def choose_backend(
             "take kv_cache_dtype 'auto' or another device"
         )
     if backend == "auto":
-        return "triton" if on_gpu and _has_triton() else "torch"
+        if on_gpu and _has_triton():
+            return "triton"
+        return "numba" if kind == "cpu" and has_compiled(cache_dtype) else "torch"
+    if backend == "numba":
+        _check_numba(kind, cache_dtype)
     if backend != "triton":
         return backend
     if not _has_triton():
@@ -118,6 +131,17 @@ def choose_backend(
             "(or set TRITON_INTERPRET=1 before the start to run the kernels slowly without one)"
         )
     return "triton"
+
+
+def has_compiled(dtype: torch.dtype | None) -> bool:
+    """Whether the loops of backend "numba" can be had for a dtype; compiles them when they can."""
+    if dtype not in COMPILED_DTYPES or importlib.util.find_spec("numba") is None:
+        return False
+    try:
+        from kernels import numba_paged
+    except ImportError:  # a numba that doesn't know this NumPy yet says so like that
+        return False
+    return numba_paged.usable(dtype)
 
 
 def prepare(
@@ -165,9 +189,8 @@ def prepare(
         block_tables=tables,
         seq_lens=lengths,
         query_start_loc=starts,
-        groups=torch_paged.make_groups(tables, seq_lens, q_lens, block_size)
-        if chosen == "torch"
-        else (),
+        groups=_groups(chosen, tables, seq_lens, q_lens, block_size),
+        decodes=_decodes(tables, seq_lens, q_lens) if chosen == "numba" else None,
         step=make_step(tables, lengths, starts, seq_lens, q_lens) if chosen == "triton" else None,
         debug=os.environ.get("GLASSBLOCK_DEBUG") == "1" if debug is None else debug,
     )
@@ -198,8 +221,8 @@ def prepare_buffers(
         ValueError: the torch backend, which plans a step on the host.
     """
     chosen = choose_backend(backend, device)
-    if chosen == "torch":
-        raise ValueError("backend 'torch' can't keep its plan in buffers: take backend 'triton'")
+    if chosen in ("torch", "numba"):
+        raise ValueError(f"backend {chosen!r} can't keep its plan in buffers: take 'triton'")
     if within is None:
         slots = torch.full((num_seqs,), -1, dtype=torch.int64, device=device)
         tables = torch.zeros((num_seqs, max_blocks), dtype=torch.int64, device=device)
@@ -279,6 +302,10 @@ def write_kv(
         torch_paged.write_kv(key, value, key_cache, value_cache, plan.slot_mapping, scales)
     elif plan.backend == "reference":
         reference.write_kv(key, value, key_cache, value_cache, plan.slot_mapping, scales)
+    elif plan.backend == "numba":
+        from kernels import numba_paged
+
+        numba_paged.write_kv(key, value, key_cache, value_cache, plan.slot_mapping)
     else:
         from kernels import triton_write
 
@@ -320,6 +347,12 @@ def paged_attention(
     if plan.backend == "torch":
         return torch_paged.paged_attention(
             query, key_cache, value_cache, plan.groups, scale, sliding_window, softcap, scales
+        )
+    if plan.backend == "numba":
+        from kernels import numba_paged
+
+        return numba_paged.paged_attention(
+            query, key_cache, value_cache, plan.groups, plan.decodes, scale, sliding_window, softcap
         )
     if plan.step is not None:
         from kernels import triton_paged
@@ -388,7 +421,7 @@ def copy_blocks(
         return
     if chosen == "reference":
         reference.copy_blocks(storage, pairs)
-    elif chosen == "torch":
+    elif chosen in ("torch", "numba"):
         torch_paged.copy_blocks(storage.unbind(0), pairs)
     else:
         from kernels import triton_copy
@@ -485,3 +518,39 @@ def _reachable(*storages: Tensor) -> bool:
 @cache
 def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
+
+
+def _check_numba(device: str, cache_dtype: torch.dtype | None) -> None:
+    if device != "cpu":
+        raise ValueError(f"backend 'numba' runs on a CPU, the tensors are on {device}: take 'auto'")
+    if cache_dtype is not None and cache_dtype not in COMPILED_DTYPES:
+        raise ValueError(
+            f"backend 'numba' has no loops for a cache of {cache_dtype}: take backend 'torch'"
+        )
+    if not has_compiled(cache_dtype or torch.float32):
+        raise ValueError(
+            "backend 'numba' needs the package numba, one that runs with this NumPy: "
+            "install it or take backend 'torch'"
+        )
+
+
+def _groups(
+    backend: RealBackend,
+    tables: Tensor,
+    seq_lens: Sequence[int],
+    q_lens: Sequence[int],
+    block_size: int,
+) -> tuple[torch_paged.Group, ...]:
+    """The padded batches that a backend leaves to torch."""
+    if backend == "torch":
+        return torch_paged.make_groups(tables, seq_lens, q_lens, block_size)
+    if backend != "numba":
+        return ()
+    prefills = [index for index, count in enumerate(q_lens) if count > 1]
+    return torch_paged.make_groups(tables, seq_lens, q_lens, block_size, prefills)
+
+
+def _decodes(tables: Tensor, seq_lens: Sequence[int], q_lens: Sequence[int]) -> "Decodes | None":
+    from kernels import numba_paged
+
+    return numba_paged.make_decodes(tables, seq_lens, q_lens)

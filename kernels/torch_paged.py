@@ -104,7 +104,11 @@ def move_blocks(source: Tensor, destination: Tensor, pairs: Sequence[tuple[int, 
 
 
 def make_groups(
-    block_tables: Tensor, seq_lens: Sequence[int], q_lens: Sequence[int], block_size: int
+    block_tables: Tensor,
+    seq_lens: Sequence[int],
+    q_lens: Sequence[int],
+    block_size: int,
+    members: Sequence[int] | None = None,
 ) -> tuple[Group, ...]:
     """The groups of one step.
 
@@ -113,14 +117,16 @@ def make_groups(
         seq_lens: context of each sequence with its new tokens.
         q_lens: new tokens of each sequence.
         block_size: slots in a block.
+        members: sequences to group; None is all.
     """
+    members = range(len(q_lens)) if members is None else members
     most = _CPU_SLOTS if block_tables.device.type == "cpu" else sys.maxsize
     starts = [0]
     for q_len in q_lens:
         starts.append(starts[-1] + q_len)
     return tuple(
-        _group(members, block_tables, seq_lens, q_lens, starts, block_size)
-        for members in _partition(seq_lens, q_lens, most)
+        _group(grouped, block_tables, seq_lens, q_lens, starts, block_size)
+        for grouped in _partition(members, seq_lens, q_lens, most)
     )
 
 
@@ -167,10 +173,12 @@ def _by_head(rows: Tensor, scale: Tensor) -> Tensor:
     return (rows * factors[:, None]).to(rows.dtype)
 
 
-def _partition(seq_lens: Sequence[int], q_lens: Sequence[int], most: int) -> list[list[int]]:
+def _partition(
+    members: Sequence[int], seq_lens: Sequence[int], q_lens: Sequence[int], most: int
+) -> list[list[int]]:
     """Sequence indices of each group: similar lengths together, decodes apart, `most` slots."""
     groups: list[list[int]] = []
-    order = sorted(range(len(q_lens)), key=lambda i: (q_lens[i], seq_lens[i]), reverse=True)
+    order = sorted(members, key=lambda i: (q_lens[i], seq_lens[i]), reverse=True)
     queries = keys = 0
     for place, index in enumerate(order):
         rest = len(order) - place

@@ -17,7 +17,7 @@ _NO_TORCH = ("core.cache", "core.sched", "core.trace", "core.workload", "core.ca
 
 # package: what it may import of ours and of the heavy outside world
 _ALLOWED: dict[str, set[str]] = {
-    "kernels": {"kernels", "torch", "triton"},
+    "kernels": {"kernels", "torch", "triton", "numba"},
     "core.exec": {"core", "kernels", "torch", "triton", "transformers"},
     "core": {"core"},
     "lessons": {"lessons", "core"},
@@ -31,6 +31,7 @@ _WATCHED = (
     "lessons",
     "torch",
     "triton",
+    "numba",
     "transformers",
     "streamlit",
     "plotly",
@@ -86,7 +87,7 @@ def test_views_read_traces_and_never_the_pool() -> None:
 def test_a_fresh_process_loads_no_torch() -> None:
     modules = [n for n in map(_name, _MODULES) if _within(n, {*_NO_TORCH, "core.engine"})]
     assert len(modules) > 15
-    heavy = "torch", "triton", "transformers", "streamlit", "plotly"
+    heavy = "torch", "triton", "numba", "transformers", "streamlit", "plotly"
     code = (
         f"import importlib, sys\nfor m in {modules!r}: importlib.import_module(m)\n"
         f"print(sorted(set(sys.modules) & set({heavy!r})))"

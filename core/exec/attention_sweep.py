@@ -126,6 +126,7 @@ def prepared(
     plan = dispatch.prepare(
         slots, tables, [context] * num_seqs, [1] * num_seqs,
         num_blocks=num_seqs * each, block_size=size,
+        backend=dispatch.choose_backend("auto", "cpu", dtype),  # as the engine would
     )  # fmt: skip
     generator = torch.Generator().manual_seed(0)
     cache = (num_seqs * each, size, shape.num_kv_heads, shape.head_dim)

@@ -1,12 +1,14 @@
 """Useful tokens a second and their delays: our engine beside transformers', in one process.
 
 Requests of mixed lengths arrive at once, and nobody stops early. A useful token is one that was
-asked for. The ways take turns:
+asked for. Every way has the same memory: as many slots as a static batch needs, each row of it the
+longest prompt and the longest answer. The ways take turns:
 
 - glassblock with its trace on, and off;
 - transformers' continuous batching (the machinery of `generate_batch`), told each request's own
   length, timed from the first request to the last answer with its manager already running;
-- transformers' static `generate`: one left-padded batch that runs to its longest member.
+- transformers' static `generate`: left-padded batches in order of arrival, each of which runs to
+  its longest member.
 
 All use the same weights, dtype and number of threads. Our greedy tokens in float32 are compared
 with `generate`'s for each prompt alone before anything is timed (`check_tokens`).
@@ -32,9 +34,11 @@ from core.exec.build import build_engine, describe
 from core.exec.model import LoadedModel
 from core.request import SamplingParams
 
-__all__ = ["Job", "Run", "bench_engine", "check_tokens", "plain_model", "run_ours", "workload"]
+__all__ = [
+    "Job", "Run", "bench_engine", "blocks_for", "check_tokens", "plain_model", "run_ours",
+    "workload",
+]  # fmt: skip
 
-_BLOCKS = 320  # room for everybody: no side preempts
 _BLOCK_SIZE = 16
 _BUDGET = 512
 
@@ -105,6 +109,7 @@ def bench_engine(
     plain: Any,
     jobs: list[Job],
     *,
+    batch: int | None = None,
     turns: int = 3,
     command: str = "",
     notes: Sequence[str] = (),
@@ -116,6 +121,7 @@ def bench_engine(
         loaded: for our engine.
         plain: the same weights in a model of transformers that is untouched; see `plain_model`.
         jobs: the workload.
+        batch: rows of a static batch, which decides everybody's memory; None is all jobs at once.
         turns: of each way.
         command: repeats it.
         notes: sentences that belong beside the figures.
@@ -124,14 +130,16 @@ def bench_engine(
     Raises:
         BenchError: a way gave fewer tokens than were asked for.
     """
+    batch = len(jobs) if batch is None else batch
+    blocks = blocks_for(jobs, batch)
     ways: dict[str, _Way] = {
-        "glassblock, trace on": partial(run_ours, loaded, record=True),
-        "glassblock, trace off": partial(run_ours, loaded, record=False),
-        "transformers, continuous": partial(_continuous, plain),
-        "transformers, static": partial(_static, plain),
+        "glassblock, trace on": partial(run_ours, loaded, record=True, blocks=blocks),
+        "glassblock, trace off": partial(run_ours, loaded, record=False, blocks=blocks),
+        "transformers, continuous": partial(_continuous, plain, blocks=blocks),
+        "transformers, static": partial(_static, plain, batch=batch),
     }
     for way in ways.values():
-        way([Job(job.prompt, min(4, job.count)) for job in jobs])
+        way([Job(job.prompt, min(4, job.count)) for job in jobs[:batch]])
     runs: dict[str, list[Run]] = {name: [] for name in ways}
 
     def turn(name: str) -> float:
@@ -144,6 +152,8 @@ def bench_engine(
     in_turns({name: partial(turn, name) for name in ways}, turns, tell)
     settings = {
         "requests": len(jobs),
+        "rows of a static batch": min(batch, len(jobs)),
+        "slots": blocks * _BLOCK_SIZE,
         "prompt tokens": sum(len(job.prompt) for job in jobs),
         "useful tokens": sum(job.count for job in jobs),
         "turns": turns,
@@ -182,10 +192,21 @@ def plain_model(loaded: LoadedModel) -> Any:
     return model
 
 
-def run_ours(loaded: LoadedModel, jobs: list[Job], *, record: bool) -> Run:
-    """One turn of our engine, with or without its trace."""
+def blocks_for(jobs: list[Job], batch: int) -> int:
+    """Blocks that hold as much as a static batch of the longest prompt and the longest answer."""
+    longest = max(len(job.prompt) for job in jobs) + max(job.count for job in jobs)
+    return -(-batch * longest // _BLOCK_SIZE)
+
+
+def run_ours(
+    loaded: LoadedModel, jobs: list[Job], *, record: bool, blocks: int | None = None
+) -> Run:
+    """One turn of our engine, with or without its trace; None is blocks for all jobs at once."""
     config = EngineConfig(
-        block_size=_BLOCK_SIZE, num_blocks=_BLOCKS, max_num_batched_tokens=_BUDGET
+        block_size=_BLOCK_SIZE,
+        num_blocks=blocks_for(jobs, len(jobs)) if blocks is None else blocks,
+        max_num_batched_tokens=_BUDGET,
+        max_num_seqs=len(jobs),
     )
     engine = build_engine(loaded, config, record=record)
     stamps: dict[str, list[float]] = {f"job{index}": [] for index in range(len(jobs))}
@@ -203,7 +224,7 @@ def run_ours(loaded: LoadedModel, jobs: list[Job], *, record: bool) -> Run:
     return Run(seconds, processor, tokens, list(stamps.values()))
 
 
-def _continuous(model: Any, jobs: list[Job]) -> Run:
+def _continuous(model: Any, jobs: list[Job], *, blocks: int) -> Run:
     settings: Any = model.generation_config.__class__(
         do_sample=False,
         max_new_tokens=max(job.count for job in jobs),
@@ -211,7 +232,7 @@ def _continuous(model: Any, jobs: list[Job]) -> Run:
         pad_token_id=0,
     )
     memory = ContinuousBatchingConfig(
-        page_size=_BLOCK_SIZE, num_blocks=_BLOCKS, max_batch_tokens=_BUDGET
+        page_size=_BLOCK_SIZE, num_blocks=blocks, max_batch_tokens=_BUDGET
     )
     results: dict[str, Any] = {}
     with model.continuous_batching_context_manager(
@@ -241,7 +262,23 @@ def _continuous(model: Any, jobs: list[Job]) -> Run:
     )
 
 
-def _static(model: Any, jobs: list[Job]) -> Run:
+def _static(model: Any, jobs: list[Job], *, batch: int) -> Run:
+    before, start = time.process_time(), time.perf_counter()
+    done = [
+        _static_batch(model, jobs[first : first + batch], start)
+        for first in range(0, len(jobs), batch)
+    ]
+    seconds, processor = time.perf_counter() - start, time.process_time() - before
+    tokens, stamps = (
+        [item for part in parts for item in part] for parts in zip(*done, strict=True)
+    )
+    return Run(seconds, processor, tokens, stamps)
+
+
+def _static_batch(
+    model: Any, jobs: list[Job], start: float
+) -> tuple[list[list[int]], list[list[float]]]:
+    """Each job's tokens and when they were there, in seconds since `start`."""
     width = max(len(job.prompt) for job in jobs)
     ids = torch.tensor([[0] * (width - len(job.prompt)) + job.prompt for job in jobs])
     mask = torch.tensor([[0] * (width - len(job.prompt)) + [1] * len(job.prompt) for job in jobs])
@@ -251,13 +288,11 @@ def _static(model: Any, jobs: list[Job]) -> Run:
         times.append(time.perf_counter() - start)
         return torch.zeros(len(jobs), dtype=torch.bool)  # nobody stops early
 
-    before, start = time.process_time(), time.perf_counter()
     output = _generate(model, ids, mask, max(job.count for job in jobs), stopping_criteria=[note])
-    seconds, processor = time.perf_counter() - start, time.process_time() - before
     tokens = [
         row[width : width + job.count].tolist() for row, job in zip(output, jobs, strict=True)
     ]
-    return Run(seconds, processor, tokens, [times[: job.count] for job in jobs])
+    return tokens, [times[: job.count] for job in jobs]
 
 
 def _generate(model: Any, ids: torch.Tensor, mask: torch.Tensor, count: int, **more: Any) -> Any:

@@ -1,9 +1,9 @@
 """Decode attention over blocks: right first, then how much of the machine's bandwidth it reaches.
 
-Before anything is timed, the torch kernels must equal the reference on fresh random data, with
-every slot that no token was written to and every output poisoned. Then one layer's decode takes
-turns with fused attention over the same contexts lying contiguously, and with a plain copy of
-memory. Bytes are derived from the shapes (K and V of every context, read once); times are measured.
+Before anything is timed, the CPU kernels must equal the reference on fresh random data, with every
+slot that no token was written to and every output poisoned. Then one layer's decode, in compiled
+loops that read blocks where they lie and in torch's operators that gather them, takes turns with
+fused attention over the same contexts lying contiguously, and with a plain copy of memory. Bytes are derived from the shapes (K and V of every context, read once); times are measured.
 On a GPU the Triton kernels have their own command, `python -m tests.gpu` in the source tree.
 """
 
@@ -86,17 +86,14 @@ def bench_kernels(
     """
     for dtype in dtypes:
         check_kernels(dtype)
+    backends = _backends(dtypes)
     source = torch.ones(copied, dtype=torch.uint8)
     target = torch.zeros_like(source)
     rows = []
     for number, (case, dtype) in enumerate((c, d) for c in cases for d in dtypes):
         size = case.bytes_read(dtype.itemsize)
-        paged, contiguous = _runs(case, dtype)
-        ways = {
-            "glassblock, paged": _rate(paged, size),
-            "torch, contiguous": _rate(contiguous, size),
-            "copy of memory": _rate(lambda: target.copy_(source), 2 * copied),
-        }
+        ways = {name: _rate(run, size) for name, run in _runs(case, dtype, backends).items()}
+        ways["copy of memory"] = _rate(lambda: target.copy_(source), 2 * copied)
 
         def told(share: float, before: int = number) -> None:
             tell((before + share) / (len(cases) * len(dtypes)))
@@ -104,9 +101,9 @@ def bench_kernels(
         figures = {way: Spread.of(rates) for way, rates in in_turns(ways, turns, told).items()}
         rows.append(Row(f"{case.name}, {_name(dtype)}", "GB/s", "more", figures))
     return Report(
-        "kernels", command, machine("torch", "triton"),
-        {"device": "cpu", "backend": "torch", "threads": num_threads(), "turns": turns},
-        ("glassblock, paged", "torch, contiguous", "copy of memory"), tuple(rows),
+        "kernels", command, machine("torch", "numba"),
+        {"device": "cpu", "threads": num_threads(), "turns": turns},
+        (*map(_way, backends), "torch, contiguous", "copy of memory"), tuple(rows),
         (
             f"Before: equal to the reference on random data, {', '.join(map(_name, dtypes))}, "
             "unwritten slots poisoned.",
@@ -131,17 +128,27 @@ def check_kernels(dtype: torch.dtype, seed: int | None = None) -> None:
         lengths = [rng.randint(1, 150) for _ in range(6)]
         news = [rng.choice((1, length, rng.randint(1, length))) for length in lengths]
         data = rng.randrange(1 << 30)
-        found, wanted = (
-            _attend(backend, lengths, news, block_size, window, dtype, data)
-            for backend in ("torch", "reference")
+        wanted, *found = (
+            _attend(backend, lengths, news, block_size, window, dtype, data).float()
+            for backend in ("reference", *_backends([dtype]))
         )
-        error = (found.float() - wanted.float()).norm() / wanted.float().norm()
-        if not bool(error <= _BOUNDS[dtype]):  # also when it is not a number
-            raise BenchError("bench_kernel", dtype=_name(dtype), error=f"{float(error):.2g}")
+        for output in found:
+            error = (output - wanted).norm() / wanted.norm()
+            if not bool(error <= _BOUNDS[dtype]):  # also when it is not a number
+                raise BenchError("bench_kernel", dtype=_name(dtype), error=f"{float(error):.2g}")
+
+
+def _backends(dtypes: Sequence[torch.dtype]) -> tuple[dispatch.RealBackend, ...]:
+    """The CPU's, the engine's choice first."""
+    return ("numba", "torch") if all(map(dispatch.has_compiled, dtypes)) else ("torch",)
+
+
+def _way(backend: dispatch.RealBackend) -> str:
+    return "glassblock, compiled" if backend == "numba" else "glassblock, torch"
 
 
 def _attend(
-    backend: str,
+    backend: dispatch.Backend,
     lengths: list[int],
     news: list[int],
     block_size: int,
@@ -166,7 +173,7 @@ def _attend(
     ])  # fmt: skip
     plan = dispatch.prepare(
         slot_mapping, tables, lengths, news,
-        num_blocks=num_blocks, block_size=block_size, backend=backend,  # type: ignore[arg-type]
+        num_blocks=num_blocks, block_size=block_size, backend=backend,
     )  # fmt: skip
     query = torch.randn(sum(news), 9, 64, generator=noise).to(dtype)
     return dispatch.paged_attention(query, caches[0], caches[1], plan, 0.125, window)
@@ -185,8 +192,8 @@ def _tables(lengths: list[int], block_size: int, seed: int) -> tuple[Tensor, int
 
 
 def _runs(
-    case: DecodeCase, dtype: torch.dtype
-) -> tuple[Callable[[], object], Callable[[], object]]:
+    case: DecodeCase, dtype: torch.dtype, backends: Sequence[dispatch.RealBackend]
+) -> dict[str, Callable[[], object]]:
     """One layer's decode over blocks, and over contiguous contexts; index work is done before."""
     lengths = [case.context] * case.num_seqs
     tables, num_blocks = _tables(lengths, case.block_size, 0)
@@ -194,22 +201,27 @@ def _runs(
     keys, values = (torch.randn(shape).to(dtype) for _ in range(2))
     last = case.context - 1
     slots = tables[:, last // case.block_size] * case.block_size + last % case.block_size
-    plan = dispatch.prepare(
-        slots, tables, lengths, [1] * case.num_seqs,
-        num_blocks=num_blocks, block_size=case.block_size, backend="torch",
-    )  # fmt: skip
     query = torch.randn(case.num_seqs, case.num_heads, case.head_dim).to(dtype)
     scale = case.head_dim**-0.5
+
+    def paged(backend: dispatch.RealBackend) -> Callable[[], object]:
+        plan = dispatch.prepare(
+            slots, tables, lengths, [1] * case.num_seqs,
+            num_blocks=num_blocks, block_size=case.block_size, backend=backend,
+        )  # fmt: skip
+        return lambda: dispatch.paged_attention(query, keys, values, plan, scale)
+
     per_kv = case.num_heads // case.num_kv_heads
     grouped = query.view(case.num_seqs, case.num_kv_heads, per_kv, case.head_dim)
     dense = [
         torch.randn(case.num_seqs, case.num_kv_heads, case.context, case.head_dim).to(dtype)
         for _ in range(2)
     ]
-    return (
-        lambda: dispatch.paged_attention(query, keys, values, plan, scale),
-        lambda: F.scaled_dot_product_attention(grouped, dense[0], dense[1], scale=scale),
-    )
+    return {_way(backend): paged(backend) for backend in backends} | {
+        "torch, contiguous": lambda: F.scaled_dot_product_attention(
+            grouped, dense[0], dense[1], scale=scale
+        )
+    }
 
 
 def _rate(run: Callable[[], object], size: int) -> Callable[[], float]:

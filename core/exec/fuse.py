@@ -5,11 +5,13 @@ consists of a norm, attention with rotary embedding, a norm and a gated unit is 
 one product for q, k and v, one for gate and up, and half of the operators for the rest. A norm's
 weights are multiplied into those of the product behind it.
 
+Where numba is installed, the norms and the rotary embedding of few rows are compiled loops.
+
 Whether a layer is of that shape is not taken from its name: the model runs once, and a layer is
-fused only when the fused operators give that layer's own output. What the layer hands to
-attention beside q, k and v (scaling, a window) is taken over from that run. Every other layer, and
-every call without a paged cache, keeps the layer's own forward. The weights' packed copies count
-towards `pack.MAX_BYTES`.
+fused only when the fused operators give that layer's own output, for many rows and for few. What
+the layer hands to attention beside q, k and v (scaling, a window) is taken over from that run.
+Every other layer, and every call without a paged cache, keeps the layer's own forward. The
+weights' packed copies count towards `pack.MAX_BYTES`.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,11 +27,14 @@ from transformers import AttentionInterface
 
 from core.exec import pack
 from core.exec.attention import ATTENTION_NAME, paged_attention_forward
+from kernels import dispatch
 
 __all__ = ["Fused", "fuse_layers"]
 
 _TRIAL_NAME = "glassblock_fuse"
 _TRIAL_TOKENS = 5
+# Up to so many rows a compiled loop on one thread is faster than torch's operators on all of them.
+_FEW_ROWS = 64
 # What the fused layer may differ: a share of what the layer adds to its input, and of the rounding
 # of the sum.
 _BOUNDS = {torch.float32: (1e-4, 1e-6), torch.bfloat16: (2e-2, 8e-3)}
@@ -132,31 +137,44 @@ class _Layer:
         self._down = _joined(unit.down_proj)
         self._activation = unit.act_fn
         half = self._dim // 2
-        self._sign = torch.cat([-torch.ones(half), torch.ones(half)]).to(layer.mlp.down_proj.weight)
+        weight = layer.mlp.down_proj.weight
+        self._sign = torch.cat([-torch.ones(half), torch.ones(half)]).to(weight)
+        self._compiled = dispatch.has_compiled(weight.dtype)
 
     def rotates(self, rotary: tuple[Tensor, Tensor]) -> bool:
         """Whether cosine and sine cover the whole of every head, one row a token."""
         return rotary[0].shape[0] == 1 and rotary[0].shape[-1] == self._dim
 
-    def compute(self, hidden: Tensor, rotary: tuple[Tensor, Tensor], attend: _Attend) -> Tensor:
-        """The layer's output, `[1, tokens, hidden]`."""
-        tokens, both = hidden.shape[1], self._heads + self._kv_heads
-        heads = self._qkv(self._norms[0](hidden)).view(1, tokens, -1, self._dim)
-        turned = self._turn(heads[:, :, :both], *rotary)  # queries and keys
-        out = attend(
-            turned[:, :, : self._heads].transpose(1, 2),
-            turned[:, :, self._heads :].transpose(1, 2),
-            heads[:, :, both:].transpose(1, 2),
-        )
-        hidden = self._out(out.reshape(1, tokens, -1)).add_(hidden)
-        gate, up = self._gate_up(self._norms[1](hidden)).chunk(2, dim=-1)
+    def compute(
+        self, hidden: Tensor, rotary: tuple[Tensor, Tensor], attend: _Attend, few: int = _FEW_ROWS
+    ) -> Tensor:
+        """The layer's output, `[1, tokens, hidden]`; up to `few` tokens by compiled loops."""
+        compiled = self._compiled and hidden.shape[1] <= few
+        joint = self._qkv(self._norms[0](hidden, compiled))
+        out = attend(*self._split(joint, *rotary, compiled))
+        hidden = self._out(out.reshape(1, hidden.shape[1], -1)).add_(hidden)
+        gate, up = self._gate_up(self._norms[1](hidden, compiled)).chunk(2, dim=-1)
         return self._down(self._activation(gate).mul_(up)).add_(hidden)
+
+    def _split(self, joint: Tensor, cos: Tensor, sin: Tensor, compiled: bool) -> list[Tensor]:
+        """Turned queries, turned keys and values, `[1, heads, tokens, dim]` each."""
+        both = self._heads + self._kv_heads
+        heads = joint.view(joint.shape[1], -1, self._dim)
+        if compiled:
+            from kernels import numba_paged
+
+            numba_paged.rotate_heads(heads, cos[0], sin[0], both)
+            turned = heads
+        else:
+            turned = self._turn(heads[:, :both], cos[0], sin[0])
+        parts = turned[:, : self._heads], turned[:, self._heads : both], heads[:, both:]
+        return [part.transpose(0, 1)[None] for part in parts]
 
     def _turn(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotary embedding: the halves of a head are the coordinates that turn."""
         swapped = heads.roll(self._dim // 2, dims=-1)
-        signed = (sin * self._sign)[:, :, None]  # [1, tokens, 1, dim]
-        return torch.addcmul(heads * cos[:, :, None], swapped, signed)
+        signed = (sin * self._sign)[:, None]  # [tokens, 1, dim]
+        return torch.addcmul(heads * cos[:, None], swapped, signed)
 
 
 class _Norm:
@@ -164,10 +182,15 @@ class _Norm:
 
     def __init__(self, norm: Any) -> None:
         width, epsilon = norm.weight.shape[0], float(norm.variance_epsilon)
+        self._epsilon = epsilon
         self._scale = width**-0.5
         self._floor = torch.tensor((width * epsilon) ** 0.5)
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, compiled: bool) -> Tensor:
+        if compiled:
+            from kernels import numba_paged
+
+            return numba_paged.divided_by_rms(hidden[0], self._epsilon)[None]
         length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
         # Of the root of (sum of squares / width + epsilon), width is taken out.
         root = torch.hypot(length, self._floor).mul_(self._scale)
@@ -199,12 +222,17 @@ def _checked(layer: Any, trial: _Trial) -> Callable[..., Any] | None:
         return None
     plain = _plain_attention(own.get("scaling"))
     with torch.inference_mode():
-        found = fused.compute(seen.inputs, seen.rotary, plain).float()
-        wanted, start = seen.output.float(), seen.inputs.float()
-        share, rounding = _BOUNDS[seen.inputs.dtype]
-        bound = share * (wanted - start).norm() + rounding * wanted.norm()
-        agrees = bool((found - wanted).norm() <= bound)
+        ways = [fused.compute(seen.inputs, seen.rotary, plain, few) for few in (0, _FEW_ROWS)]
+    agrees = all(_agrees(found, seen) for found in ways)
     return _forward(layer, fused, own) if agrees else None
+
+
+def _agrees(found: Tensor, seen: _Seen) -> bool:
+    """Whether an output is the layer's own but for rounding."""
+    wanted, start = seen.output.float(), seen.inputs.float()
+    share, rounding = _BOUNDS[seen.inputs.dtype]
+    bound = share * (wanted - start).norm() + rounding * wanted.norm()
+    return bool((found.float() - wanted).norm() <= bound)
 
 
 def _forward(layer: Any, fused: _Layer, own: dict[str, Any]) -> Callable[..., Any]:

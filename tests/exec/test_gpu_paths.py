@@ -83,7 +83,7 @@ def test_sizes_are_few_and_end_with_the_largest_batch() -> None:
 
 def test_graphs_are_refused_on_a_cpu_with_the_reason() -> None:
     _, loaded = pair("llama")
-    with pytest.raises(ModelError, match="this one runs torch on cpu"):
+    with pytest.raises(ModelError, match="this one runs numba on cpu"):
         ModelRunner(loaded, EngineConfig(num_blocks=4), cuda_graphs=True)
     assert ModelRunner(loaded, EngineConfig(num_blocks=4)).graph_sizes == []
 

@@ -32,7 +32,7 @@ def test_tokens_do_not_change_when_requests_are_preempted_and_recomputed() -> No
         assert request.sequences[0].output_token_ids == generate(reference, text, 10)
 
 
-@pytest.mark.parametrize("backend", ["torch", "reference"])
+@pytest.mark.parametrize("backend", ["torch", "numba", "reference"])
 def test_packed_logits_equal_a_dense_forward(backend: str) -> None:
     reference, loaded = pair("gemma3")
     text = prompts(2, seed=5, longest=40)[1]

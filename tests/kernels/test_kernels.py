@@ -9,18 +9,21 @@ import torch.nn.functional as F
 from kernels import dispatch, reference, torch_paged
 from tests.kernels.steps import STEPS, Step
 
+FAST: tuple[dispatch.Backend, ...] = "torch", "numba"
+
 
 def assert_equal_attention(step: Step, window: int | None = None, softcap: float | None = None):
     wanted = step.attend("reference", window, softcap)
-    found = step.attend("torch", window, softcap)
-    bound = 1e-5 if step.query.dtype == torch.float32 else 2e-2
     assert not wanted.isnan().any()
-    torch.testing.assert_close(found, wanted, atol=bound, rtol=bound)
+    bound = 1e-5 if step.query.dtype == torch.float32 else 2e-2
+    for backend in FAST:
+        found = step.attend(backend, window, softcap)
+        torch.testing.assert_close(found, wanted, atol=bound, rtol=bound)
 
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("block_size", [1, 2, 3, 8, 16, 32])
-def test_torch_attention_equals_the_reference_for_every_block_size(
+def test_fast_attention_equals_the_reference_for_every_block_size(
     name: str, block_size: int
 ) -> None:
     q_lens, seq_lens = STEPS[name]
@@ -29,16 +32,18 @@ def test_torch_attention_equals_the_reference_for_every_block_size(
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("num_kv_heads", "group"), [(1, 1), (1, 8), (3, 3), (4, 1)])
-def test_torch_attention_equals_the_reference_for_every_head_ratio(
-    name: str, dtype: torch.dtype, num_kv_heads: int, group: int
+@pytest.mark.parametrize(
+    ("num_kv_heads", "group", "head_dim"), [(1, 1, 16), (1, 8, 20), (3, 3, 16), (4, 1, 24)]
+)
+def test_fast_attention_equals_the_reference_for_every_head_ratio(
+    name: str, dtype: torch.dtype, num_kv_heads: int, group: int, head_dim: int
 ) -> None:
     step = Step(
         *STEPS[name],
         block_size=3,
         num_kv_heads=num_kv_heads,
         group=group,
-        head_dim=16,
+        head_dim=head_dim,
         dtype=dtype,
     )
     assert_equal_attention(step)
@@ -47,7 +52,7 @@ def test_torch_attention_equals_the_reference_for_every_head_ratio(
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("window", [None, 1, 2, 7, 64])
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_torch_attention_honours_window_and_softcap(
+def test_fast_attention_honours_window_and_softcap(
     name: str, window: int | None, softcap: float | None
 ) -> None:
     assert_equal_attention(Step(*STEPS[name], block_size=4), window, softcap)
@@ -76,7 +81,7 @@ def test_the_reference_equals_dense_attention() -> None:
     torch.testing.assert_close(step.attend("reference"), wanted, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("backend", ["reference", "torch", "numba"])
 def test_written_keys_and_values_are_in_their_slots(backend: dispatch.Backend) -> None:
     step = Step([1, 5], [6, 5], block_size=3)
     key, value = torch.randn(2, 6, 2, 8)

@@ -1,0 +1,216 @@
+"""The compiled CPU backend: decodes walk their block tables, prefills go torch's way.
+
+A decode reads much and computes little, so reading blocks where they lie wins; a prefill computes
+much, and torch's matrix products do that best. It owns a step's list of decodes and the calls of
+the compiled loops with torch's memory; it checks nothing: `kernels.dispatch` does.
+
+`usable` compiles everything for a dtype and compares it with the reference before anything relies
+on it. Compiled code is kept beside these files (or in the user's cache folder), so only the first
+start on a machine pays for it.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels import reference, torch_paged
+from kernels.numba_decode import decode, decode_threaded
+from kernels.numba_rows import divide_by_rms, rotate, write_slots
+
+__all__ = [
+    "Decodes", "divided_by_rms", "make_decodes", "paged_attention", "rotate_heads",
+    "usable", "write_kv",
+]  # fmt: skip
+
+# Below so many products of a query with a key, waking a second thread costs more than it saves.
+_MIN_PAIRS = 1500
+_NO_WINDOW = 1 << 60
+# numba's own pool, the one layer that is there on every platform and sleeps between calls instead
+# of spinning against torch's threads. It serves one caller at a time.
+numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]
+_one_caller = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Decodes:
+    """A step's sequences with one new token, in an order that shares them out evenly.
+
+    Attributes:
+        tables: `[num_decodes, max_blocks]`.
+        lengths: `[num_decodes]`, context with the new token.
+        rows: `[num_decodes]`, the packed row of each one's token.
+        tokens: sum of the lengths.
+    """
+
+    tables: np.ndarray
+    lengths: np.ndarray
+    rows: np.ndarray
+    tokens: int
+
+
+def make_decodes(
+    block_tables: Tensor, seq_lens: Sequence[int], q_lens: Sequence[int]
+) -> Decodes | None:
+    """The decodes of one step; None when there is none.
+
+    Args:
+        block_tables: `[num_seqs, max_blocks]` on the CPU.
+        seq_lens: context of each sequence with its new tokens.
+        q_lens: new tokens of each sequence.
+    """
+    news = np.asarray(q_lens)
+    members = (news == 1).nonzero()[0]
+    if not members.size:
+        return None
+    lengths = np.asarray(seq_lens)[members]
+    # A thread takes a run of neighbours. Dealt out from long to short, the runs are equally long.
+    ranked = np.argsort(-lengths, kind="stable")
+    hands = torch.get_num_threads()
+    order = np.concatenate([ranked[hand::hands] for hand in range(hands)])
+    members = members[order]
+    return Decodes(
+        tables=np.ascontiguousarray(block_tables.numpy()[members], dtype=np.int64),
+        lengths=lengths[order],
+        rows=(news.cumsum() - news)[members],
+        tokens=int(lengths.sum()),
+    )
+
+
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    groups: Sequence[torch_paged.Group],
+    decodes: Decodes | None,
+    scale: float,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Causal attention over each sequence's context; see `kernels.reference.paged_attention`.
+
+    Args:
+        query: `[num_tokens, num_heads, head_dim]`.
+        key_cache: `[num_blocks, block_size, num_kv_heads, head_dim]`.
+        value_cache: as `key_cache`.
+        groups: the prefills, of `torch_paged.make_groups`.
+        decodes: of `make_decodes`.
+        scale: factor on the scores.
+        sliding_window: a query sees itself and the window - 1 positions before it.
+        softcap: scores become softcap * tanh(score / softcap).
+    """
+    if decodes is None:
+        return torch_paged.paged_attention(
+            query, key_cache, value_cache, groups, scale, sliding_window, softcap
+        )
+    if groups:
+        out = torch_paged.paged_attention(
+            query, key_cache, value_cache, groups, scale, sliding_window, softcap
+        )
+    else:
+        out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    inputs = (
+        _array(query), _array(key_cache), _array(value_cache),
+        decodes.tables, decodes.lengths, decodes.rows,
+        np.float32(scale), sliding_window or _NO_WINDOW, np.float32(softcap or 0), _array(out),
+    )  # fmt: skip
+    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    if threads == 1 or decodes.tokens * query.shape[1] < _MIN_PAIRS:
+        decode(*inputs)
+    else:
+        with _one_caller:
+            numba.set_num_threads(threads)
+            decode_threaded(*inputs)
+    return out
+
+
+def write_kv(
+    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
+) -> None:
+    """Stores token i of the step in slot `slot_mapping[i]`; see `kernels.reference.write_kv`."""
+    write_slots(
+        _array(key), _array(value), _array(key_cache), _array(value_cache), slot_mapping.numpy()
+    )
+
+
+def divided_by_rms(rows: Tensor, epsilon: float) -> Tensor:
+    """Each row over its root mean square, `[num_tokens, width]`."""
+    rows = rows.contiguous()
+    out = torch.empty_like(rows)
+    divide_by_rms(_array(rows), np.float32(epsilon), _array(out))
+    return out
+
+
+def rotate_heads(heads: Tensor, cos: Tensor, sin: Tensor, turned: int) -> None:
+    """Turns the first heads of each token by its position, in place; `kernels.numba_rows.rotate`.
+
+    Args:
+        heads: `[num_tokens, heads, head_dim]`, contiguous.
+        cos: `[num_tokens, head_dim]`.
+        sin: as `cos`.
+        turned: heads that turn.
+    """
+    rotate(_array(heads), _array(cos.contiguous()), _array(sin.contiguous()), turned)
+
+
+@cache
+def usable(dtype: torch.dtype) -> bool:
+    """Whether the compiled loops run here and give the reference's numbers; compiles them.
+
+    Some seconds on the first start of a machine, then the kept code is read.
+
+    Args:
+        dtype: float32 or bfloat16.
+    """
+    try:
+        return all(_trial(dtype, tokens) for tokens in (24, 1 + _MIN_PAIRS))
+    except (numba.core.errors.NumbaError, OSError, RuntimeError, TypeError, ValueError):
+        return False
+
+
+def _trial(dtype: torch.dtype, length: int) -> bool:
+    """One sequence of a length and a short one, written and attended to here and in plain torch."""
+    size, heads, kv_heads, dim = 16, 4, 2, 16
+    lengths = [length, 5]
+    each = -(-length // size)
+    tables = torch.arange(2 * each).flip(0).view(2, each)
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    caches = [random(2 * each, size, kv_heads, dim) for _ in range(2)]
+    wanted_caches = [kept.clone() for kept in caches]
+    joint = divided_by_rms(random(2, (heads + 2 * kv_heads) * dim), 1e-5).view(2, -1, dim)
+    rotate_heads(joint, *_angles(dim, dtype), heads + kv_heads)
+    query, key, value = torch.split(joint, [heads, kv_heads, kv_heads], dim=1)
+    slots = torch.stack([table[(n - 1) // size] * size + (n - 1) % size
+                         for table, n in zip(tables, lengths, strict=True)])  # fmt: skip
+    write_kv(key, value, caches[0], caches[1], slots)
+    reference.write_kv(key, value, wanted_caches[0], wanted_caches[1], slots)
+    decodes = make_decodes(tables, lengths, [1, 1])
+    found = paged_attention(query, caches[0], caches[1], (), decodes, 0.25)
+    wanted = reference.paged_attention(
+        query, wanted_caches[0], wanted_caches[1], tables, torch.tensor(lengths),
+        torch.arange(3), 0.25,
+    )  # fmt: skip
+    bound = {torch.float32: 1e-4, torch.bfloat16: 2e-2}[dtype]
+    return bool((found.float() - wanted.float()).norm() <= bound * wanted.float().norm())
+
+
+def _angles(dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of two positions, `[2, dim]` each."""
+    angles = torch.arange(2 * dim).view(2, dim) / dim
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """The tensor's memory as numpy sees it; bfloat16 as its bits."""
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.uint16)
+    return tensor.numpy()
