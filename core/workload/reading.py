@@ -33,7 +33,8 @@ __all__ = [
 
 _MAX_TOKENS = 1 << 20  # `SamplingParams` takes no longer answer, and no model a longer context
 _MAX_SECONDS = 10**9  # thirty years; a float still tells a millisecond then
-_MAX_LINE = 16 << 20  # characters; one request's line is thousands
+_MAX_LINE = 16 << 20  # characters of a JSON line; one request's line is thousands
+_MAX_ROW = 1 << 20  # characters of a CSV row; one request's row is a hundred
 _HEAD = 1 << 16
 _PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"(\xb5/\xfd")  # gz zip bz2 xz zst
 
@@ -110,12 +111,17 @@ def csv_rows(
         A `BadRow` for the header if a column is missing, and for a row with too few or too many
         cells.
     """
-    rows = csv.reader(file)
+    lines = _Lines(file)
+    rows = csv.reader(lines)
     places: dict[str, int] = {}
     width, line = 0, 1
     while True:
+        lines.begin_row()
         try:
             cells = next(rows, None)
+        except _TooLong:
+            yield line, BadRow("workload_long_line", limit=f"{_MAX_ROW:,}")
+            cells = []
         except csv.Error as error:
             yield line, BadRow("workload_broken", detail=error)
             cells = []
@@ -127,7 +133,43 @@ def csv_rows(
             yield line, BadRow("workload_cells", found=len(cells), expected=width)
         elif cells:
             yield line, {name: cells[place] for name, place in places.items()}
-        line = rows.line_num + 1
+        line = lines.number + 1
+
+
+class _Lines:
+    """Lines for `csv.reader`, which by itself takes rows of any length, of any number of lines.
+
+    Attributes:
+        number: of the last line.
+    """
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._left = _MAX_ROW
+        self.number = 0
+
+    def begin_row(self) -> None:
+        """The next line begins a row."""
+        self._left = _MAX_ROW
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        line = self._file.readline(self._left + 1)
+        if not line:
+            raise StopIteration
+        self.number += 1
+        if len(line) > self._left:
+            while line and not line.endswith(("\n", "\r")):
+                line = self._file.readline(_MAX_ROW)
+            raise _TooLong
+        self._left -= len(line)
+        return line
+
+
+class _TooLong(Exception):
+    """A row that goes on and on."""
 
 
 def _places(
@@ -161,7 +203,7 @@ def json_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
     while line := file.readline(_MAX_LINE):
         number += 1
         if len(line) == _MAX_LINE and not line.endswith("\n"):
-            yield number, BadRow("workload_long_line", limit=_MAX_LINE >> 20)
+            yield number, BadRow("workload_long_line", limit=f"{_MAX_LINE:,}")
             while (rest := file.readline(_MAX_LINE)) and not rest.endswith("\n"):
                 pass
             continue

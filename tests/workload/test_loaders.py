@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from core.errors import ConfigError, WorkloadError
 from core.text import catalogue
+from core.workload import reading
 from core.workload.loading import FORMATS, load_workload
 from core.workload.requests import Workload, WorkloadRequest
 
@@ -301,3 +303,40 @@ def test_a_request_that_comes_absurdly_late_is_a_bad_row(tmp_path: Path) -> None
         load_workload(file, "lengths")
     found = load_workload(file, "lengths", skip_bad_rows=True)
     assert [request.arrival for request in found.requests] == [0.0] and found.skipped == 1
+
+
+@pytest.mark.parametrize("format", ["azure", "burstgpt", "lengths"])
+@pytest.mark.parametrize("kind", ["one line", "a quote that never closes", "many cells"])
+def test_a_row_without_an_end_is_one_bad_row_and_never_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, kind: str
+) -> None:
+    """However long a row is, no more of it than the bound is read at once."""
+    monkeypatch.setattr(reading, "_MAX_ROW", 1000)
+    head, *rest = GOOD[format].replace("\r", "").strip().split("\n")
+    bad = {
+        "one line": "7" * 4_000_000,
+        "a quote that never closes": '"' + "x\n" * 600,
+        "many cells": "1," * 2_000_000,
+    }[kind]
+    path = write(tmp_path, "\n".join([head, bad, *rest]) + "\n")
+    tracemalloc.start()
+    try:
+        error = refusal(path, format)
+        skipping = load_workload(path, format, skip_bad_rows=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert error.code == "workload_long_line" and error.values["line"] == 2
+    assert "1,000 characters" in str(error)
+    assert peak < 1 << 20
+    good = load_workload(write(tmp_path, GOOD[format]), format)
+    assert pairs(skipping) == pairs(good) and dict(skipping.notes)["bad"] >= 1
+
+
+def test_a_row_of_just_the_bound_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = "5,10," + "0" * 95  # with its line's end one character more
+    path = write(tmp_path, f"Output,Prompt,Arrival\n{row}\n6,11,2\n")
+    monkeypatch.setattr(reading, "_MAX_ROW", len(row) + 1)
+    assert pairs(load_workload(path)) == [(10, 5), (11, 6)]
+    monkeypatch.setattr(reading, "_MAX_ROW", len(row))
+    assert refusal(path).code == "workload_long_line"
