@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from app.cli_bench import add_bench
 from app.cli_compare import add_compare
+from app.cli_faults import Flags, fault_text, with_flags
 from app.cli_simulate import add_simulate
 from core.config import EngineConfig
 from core.errors import ConfigError, GlassblockError, RequestError, TraceError, WorkloadError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from core.trace.snapshot import Snapshot
     from core.workload.scenario import Arrival, Scenario
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 _USAGE_ERRORS = (ConfigError, WorkloadError, RequestError)
 
@@ -36,12 +37,14 @@ _USAGE_ERRORS = (ConfigError, WorkloadError, RequestError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     _use_utf8()
-    options = _parser().parse_args(_with_default(sys.argv[1:] if arguments is None else arguments))
+    options = make_parser().parse_args(
+        _with_default(sys.argv[1:] if arguments is None else arguments)
+    )
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
     except GlassblockError as fault:
-        print(f"glassblock: {fault}", file=sys.stderr)
+        print(f"glassblock: {fault_text(fault, options.flags)}", file=sys.stderr)
         return 2 if isinstance(fault, _USAGE_ERRORS) else 1
     except BrokenPipeError:
         # The reader has gone; keep the interpreter from complaining when it flushes stdout.
@@ -73,13 +76,29 @@ def _use_utf8() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """One clear line on stderr instead of the whole usage."""
+    """One clear line on stderr instead of the whole usage.
+
+    What it parses bears `flags`: what the innermost command calls its settings, for its faults.
+    `aliases` are settings that the library calls otherwise than the flag.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.aliases: Flags = {}
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, rest = super().parse_known_args(args, namespace)
+        if not hasattr(found, "flags"):
+            named = {a.dest: a.option_strings[0] for a in self._actions if a.option_strings}
+            found.flags = named | dict(self.aliases)
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (try {self.prog} --help)\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of every command; what it parses bears the `command` to call."""
     parser = _Parser(prog="glassblock", description="A KV cache you can see through.")
     parser.add_argument("--version", action="version", version=f"glassblock {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
@@ -138,8 +157,8 @@ def _add_run(commands: Any) -> None:
     )
     engine.add_argument(
         "--backend",
-        choices=("auto", "reference", "torch", "triton"),
-        help="attention kernels (default: triton on a GPU, torch elsewhere)",
+        choices=("auto", "reference", "torch", "numba", "triton"),
+        help="attention kernels (default: triton on a GPU, numba on a CPU, else torch)",
     )
     engine.add_argument(
         "--cuda-graphs",
@@ -268,7 +287,8 @@ def _run(options: argparse.Namespace) -> int:
         print(f"glassblock: trace: {target}", file=sys.stderr)
     for output in outputs:
         if output.error:
-            print(f"glassblock: request {output.request_id}: {output.error}", file=sys.stderr)
+            why = with_flags(output.error, options.flags)
+            print(f"glassblock: request {output.request_id}: {why}", file=sys.stderr)
     return 1 if interrupted or any(output.error for output in outputs) else 0
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.interrupt import interruptible
+from core.checks import check_number
 from core.config import EngineConfig
 from core.errors import ConfigError, TraceError
 from core.workload.compare import (
@@ -39,6 +40,7 @@ __all__ = ["add_compare"]
 _SCENARIO = "static_and_paged"
 _PARTS = ("tokens", "reserved", "unused", "tail", "cached", "hole", "free")
 _MOST_REPEATS = 100
+_MOST_SLOTS = 1 << 24
 
 
 def add_compare(commands: Any) -> None:
@@ -121,6 +123,8 @@ def _base(scenario: "Scenario", options: argparse.Namespace) -> EngineConfig:
     config = replace(scenario.config, kv_memory=None)
     if config.num_blocks is None:
         config = config.sized(1)
+    if options.slots is not None:
+        check_number("slots", options.slots, 1, _MOST_SLOTS)
     if options.block_size is not None or options.slots is not None:
         size = config.block_size if options.block_size is None else options.block_size
         config = resized(config, size, options.slots)

@@ -14,7 +14,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.cli_faults import Flags, with_flags
 from app.interrupt import interruptible
+from app.sim_command import simulate_command
 from core.checks import check_number
 from core.errors import ConfigError, TraceError
 
@@ -47,6 +49,7 @@ def add_simulate(commands: Any) -> None:
     output.add_argument("--out", metavar="FILE", help="keep the result, series included, as JSON")
     output.add_argument("--trace", metavar="FILE", help="write a trace (small workloads only)")
     output.add_argument("--paper", choices=_PAPERS, help="reproduce a part of the paper instead")
+    parser.aliases = {own: _flag(name) for name, own in _RECIPE.items() if own}
     parser.set_defaults(command=_simulate)
 
 
@@ -139,7 +142,7 @@ def _simulate(options: argparse.Namespace) -> int:
     if given.get("json"):
         print(result.to_json(series=False))
     else:
-        _print(result)
+        _print(result, given["flags"])
     if result.cancelled:
         print("glassblock: interrupted; what was done until then is kept", file=sys.stderr)
     if fault is not None:
@@ -186,7 +189,16 @@ def _simulation(given: dict[str, Any]) -> "Simulation":
         rate_scale=given.get("rate_scale", 1.0),
         record="trace" in given,
         assumptions=assumptions,
+        command=_command(given),
     )
+
+
+def _command(given: dict[str, Any]) -> str:
+    """The line that repeats the run; where its results go is no part of it."""
+    return simulate_command({k: v for k, v in given.items() if k not in _NO_PART})
+
+
+_NO_PART = ("command", "flags", "json", "out", "paper", "trace")
 
 
 def _cost_model(given: dict[str, Any]) -> "CostModel":
@@ -277,8 +289,7 @@ def _workload(given: dict[str, Any]) -> "Workload":
         return _synthetic(given)
     for name in _RECIPE:
         if name in given and name != "seed":
-            option = "--" + name.replace("_", "-")
-            raise ConfigError("simulate_option", option=option, needs="--workload synthetic")
+            raise ConfigError("simulate_option", option=_flag(name), needs="--workload synthetic")
     workload = load_workload(
         given["workload"],
         given.get("format", "auto"),
@@ -286,9 +297,20 @@ def _workload(given: dict[str, Any]) -> "Workload":
         limit=given.get("limit"),
         count=_counter(given["model"]) if "model" in given else None,
     )
-    if "retime" in given:
+    if "retime" not in given:
+        return workload
+    check_number("seed", given.get("seed", 0), 0, _MOST_SEED)
+    try:
         return retime(workload, given["retime"], seed=given.get("seed", 0))
-    return workload
+    except ConfigError as fault:  # of a rate, which has another flag
+        raise ConfigError(fault.code, **{**fault.values, "name": "retime"}) from fault
+
+
+_MOST_SEED = (1 << 63) - 1
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 # Options that make a synthetic workload, and how `Recipe` calls them.
@@ -348,7 +370,10 @@ def _paper(given: dict[str, Any]) -> int:
     else:
         result = getattr(paper, given["paper"])(share, **changes)
     tell.clear()
-    plain = json.dumps(result.to_json(), ensure_ascii=False)
+    asked: dict[str, Any] = {"paper": given["paper"]}
+    asked |= {name: given[name] for name in ("seed", "requests", "model") if name in given}
+    record = paper.record(result, simulate_command(asked))
+    plain = json.dumps(record, ensure_ascii=False)
     print(plain if given.get("json") else result.to_text())
     if out is not None:
         _write(out, plain)
@@ -417,7 +442,7 @@ class _Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _print(result: "SimulationResult") -> None:
+def _print(result: "SimulationResult", flags: Flags) -> None:
     total = result.summary
     print(f"{result.workload} ({result.source}) through {result.system}")
     for text in result.note_texts():
@@ -427,7 +452,7 @@ def _print(result: "SimulationResult") -> None:
         f"{total.skipped_rows:,} rows skipped; {total.preemptions:,} preemptions"
     )
     for refusal in result.refusals:
-        print(f"  request {refusal.number}: {refusal.text()}")
+        print(f"  request {refusal.number}: {with_flags(refusal.text(), flags)}")
     if total.refused > len(result.refusals):
         print(f"  and {total.refused - len(result.refusals):,} more")
     print(
@@ -448,6 +473,7 @@ def _print(result: "SimulationResult") -> None:
     _print_memory(result)
     for text in result.assumption_texts():
         print(f"  assumes: {text}")
+    print(f"repeat: {result.command}")
 
 
 def _print_memory(result: "SimulationResult") -> None:

@@ -18,6 +18,7 @@ from app import again, nav, paper_view, state
 from app.again import Tell, Work
 from app.cards import SHEET
 from app.state import Say
+from core.machine import processor_name
 from core.workload import paper
 
 __all__ = ["show"]
@@ -72,8 +73,15 @@ def _title(name: str, say: Say, origin: str) -> None:
 
 def _origin(name: str, say: Say) -> str:
     if name in again.made("paper"):
-        return say("paper.made_here")
-    return say("paper.made_before", command=f"glassblock simulate --paper {name} --json")
+        return say("paper.made_here", machine=processor_name())
+    plain = _recorded(name) or {}
+    made = say("paper.made_before", command=plain.get("command", _command(name)))
+    machine = plain.get("machine")
+    return say("paper.made_on", made=made, machine=machine) if machine else made
+
+
+def _command(name: str) -> str:
+    return f"glassblock simulate --paper {name}"
 
 
 # ---------------------------------------------------------------------------------- run again

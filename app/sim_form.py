@@ -12,6 +12,7 @@ from typing import Any
 
 import streamlit as st
 
+from app.sim_command import simulate_command
 from app.sim_runs import Limits, Part, Plan
 from app.state import Say
 from core.capacity.hardware import GIB, HARDWARE, find_hardware
@@ -36,6 +37,8 @@ _SWEEP = (1 / 4, 1 / 2, 1, 2)
 _FALLBACK_SLOTS = 4096
 _MAX_SLOTS = 1 << 22
 _CONTEXT = 2048  # the longest of the presets
+_DTYPE = "float16"
+_OWN = ("prompt_mean", "output_mean", "arrivals", "lengths", "shared_prefix", "groups")
 
 
 def system_title(name: str, say: Say) -> str:
@@ -74,10 +77,13 @@ def plan_of(say: Say) -> Plan:
         raise ConfigError("sim_no_system")
     workload = _workload(say)
     hardware, shape = state["gbx_sim_hardware"], state["gbx_sim_shape"]
-    cost = CostModel(find_hardware(hardware), find_shape(shape))
+    cost = CostModel(find_hardware(hardware), find_shape(shape), dtype=_DTYPE)
     slots = int(state[_slots_key(hardware, shape)])
     settings = _settings(workload, SHAPES[shape].max_len)
-    parts = [Part(name, _config(name, slots, settings)) for name in systems]
+    parts = []
+    for name in systems:
+        command = _command(name, slots, settings, workload)
+        parts.append(Part(name, _config(name, slots, settings), command=command))
     if state.get("gbx_sim_sweep"):
         sizes = [round(slots * share) for share in _SWEEP]
         parts += [
@@ -276,6 +282,51 @@ def _config(system: str, slots: int, settings: dict[str, Any]) -> Any:
     return system_config(system, num_slots=slots, **chosen)
 
 
+def _command(system: str, slots: int, settings: dict[str, Any], workload: Workload) -> str:
+    """The line of `glassblock simulate` that makes the same run."""
+    state = st.session_state
+    engine = dict(settings)
+    if SYSTEMS[system]["allocator"] == "contiguous":
+        engine["prefix_caching"] = None
+    if workload.prefix_unit and state["gbx_sim_source"] == "file":
+        engine["block_size"] = str(engine["block_size"])  # else the command takes the whole unit
+    return simulate_command(
+        {
+            **_workload_options(workload),
+            "hardware": state["gbx_sim_hardware"],
+            "model_shape": state["gbx_sim_shape"],
+            "dtype": _DTYPE,
+            "num_slots": slots,
+            **engine,
+            "system": system,
+        }
+    )
+
+
+def _workload_options(workload: Workload) -> dict[str, Any]:
+    state = st.session_state
+    source = state["gbx_sim_source"]
+    if source == "file":
+        is_drawn = any(code == "retimed" for code, _ in workload.notes)
+        return {
+            "workload": state["gbx_sim_file"].name,
+            "format": workload.format,
+            "limit": int(state["gbx_sim_limit"]),
+            "skip_bad_rows": bool(state["gbx_sim_skip"]) or None,
+            "retime": float(state["gbx_sim_rate_file"]) if is_drawn else None,
+        }
+    drawn = {
+        "workload": "synthetic",
+        "preset": None if source == "own" else source,
+        "requests": int(state[f"gbx_sim_count_{source}"]),
+        "rate": float(state[f"gbx_sim_rate_{source}"]),
+    }
+    if source == "own":
+        drawn |= {name: state[f"gbx_sim_{name}"] for name in _OWN}
+        drawn["max_total"] = int(state.get(_context_key(source)) or _CONTEXT)
+    return drawn
+
+
 def _workload(say: Say) -> Workload:
     state = st.session_state
     source = state["gbx_sim_source"]
@@ -289,10 +340,7 @@ def _workload(say: Say) -> Workload:
     if source != "own":
         return synthetic.make(recipe, say(f"sim.source_{source}"))
     longest = int(state.get(_context_key(source)) or _CONTEXT)
-    own = {
-        name: state[f"gbx_sim_{name}"]
-        for name in ("prompt_mean", "output_mean", "arrivals", "lengths", "shared_prefix", "groups")
-    }
+    own = {name: state[f"gbx_sim_{name}"] for name in _OWN}
     return synthetic.make(replace(recipe, **own, max_total=longest), say("sim.source_own"))
 
 

@@ -43,11 +43,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One run of a plan; of a run of the sweep only a point is kept."""
+    """One run of a plan; of a run of the sweep only a point is kept. `command` repeats it."""
 
     system: str
     config: EngineConfig
     is_pool: bool = False
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +152,9 @@ class Job:
 
     def _run(self, number: int, part: Part) -> None:
         simulation = Simulation(
-            self.plan.workload, part.config, self.plan.cost, system=part.system, max_points=_POINTS
-        )
+            self.plan.workload, part.config, self.plan.cost, system=part.system,
+            max_points=_POINTS, command=part.command,
+        )  # fmt: skip
         result = simulation.run(lambda inner: self._tell(number, part, inner), self._cancel)
         summary = result.summary
         if not part.is_pool:

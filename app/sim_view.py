@@ -6,6 +6,7 @@ come from files and visitors: they are escaped here, or made plain by the figure
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import streamlit as st
 
@@ -13,6 +14,7 @@ from app.cards import bullets, table
 from app.export import chart
 from app.figures import sweeps, systems
 from app.figures.frame import Words
+from app.sim_command import told_as_one
 from app.sim_form import system_title
 from app.sim_sets import ResultSet, pool_curves, system_run
 from app.state import Say
@@ -44,22 +46,27 @@ def about(results: Sequence[SimulationResult], say: Say) -> list[str]:
 
     Memories of one size differ by less than a block; such results share a line.
     """
-    slots: dict[tuple[str, str, str], list[int]] = {}
+    groups: dict[tuple[str, str], list[SimulationResult]] = {}
     for result in results:
-        known = {item.code: item.values for item in result.assumptions}
-        model = str(known.get("model", {}).get("model", "?"))
-        hardware = str(known.get("hardware", {}).get("hardware", "?"))
-        sizes = slots.setdefault((model, hardware, _named(result)), [])
-        if result.summary.slots is not None:
-            sizes.append(result.summary.slots)
-    return [
-        say(
-            "sim.source_line", model=model, hardware=hardware, workload=workload,
-            slots="–".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)}))
-            if sizes else "∞",
-        )
-        for (model, hardware, workload), sizes in slots.items()
-    ]  # fmt: skip
+        groups.setdefault((_cost(result, say), _named(result)), []).append(result)
+    lines = []
+    for (cost, workload), group in groups.items():
+        sizes = {r.summary.slots for r in group if r.summary.slots is not None}
+        slots = "–".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)})) if sizes else "∞"
+        line = say("sim.source_line", workload=workload, slots=slots, cost=cost)
+        command = told_as_one([r.command for r in group])
+        lines.append(f"{line} {say('sim.repeat', command=command)}" if command else line)
+    return lines
+
+
+def _cost(result: SimulationResult, say: Say) -> str:
+    """The cost model in a few words; the assumptions at the page's end say all of it."""
+    known: dict[str, Any] = {}
+    for item in result.assumptions:
+        if item.code in ("hardware", "model", "efficiency"):
+            known |= item.values
+    wanted = ("model", "dtype", "gpus", "hardware", "compute", "memory")
+    return say("sim.cost_line", **{name: known.get(name, "?") for name in wanted})
 
 
 def _named(result: SimulationResult) -> str:

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["LANGUAGES", "Phrase", "Speaks", "catalogue", "fill", "sentence"]
+__all__ = ["LANGUAGES", "Phrase", "Speaks", "catalogue", "fill", "sentence", "spoken"]
 
 LANGUAGES = ("en", "zh")
 _LOCALE = Path(__file__).parents[1] / "assets" / "locale"
@@ -65,7 +65,12 @@ def catalogue(lang: str) -> Mapping[str, str]:
 def sentence(key: str, lang: str = "en", /, **values: object) -> str:
     """The sentence for `key` in `lang`, its values filled in."""
     template = catalogue(lang).get(key) or catalogue("en").get(key) or key
-    return fill(template, {name: _spoken(value, lang) for name, value in values.items()})
+    return fill(template, spoken(values, lang))
+
+
+def spoken(values: Mapping[str, object], lang: str = "en") -> dict[str, object]:
+    """The values, those that speak themselves as their words in `lang`."""
+    return {name: _spoken(value, lang) for name, value in values.items()}
 
 
 def fill(template: str, values: Mapping[str, object]) -> str:

@@ -25,6 +25,7 @@ Kind = Literal["measured", "modelled", "derived", "published"]
 
 _HEIGHT = 380
 _TOP, _LINE, _WIDTH = 50, 15, 62  # pixels above the plot, a line of the subtitle, its letters
+_FREE = 2  # lines of the subtitle that a figure's height provides for
 
 
 def empty(look: Look, title: str, across: str, up: str, height: int = _HEIGHT) -> go.Figure:
@@ -69,6 +70,8 @@ def source(figure: go.Figure, look: Look, text: str, kind: Kind) -> go.Figure:
                             "font": {"size": 11, "color": look.muted}}},
     )  # fmt: skip
     figure.layout.margin.t = _TOP + _LINE * len(lines)
+    if figure.layout.height is not None:  # the curves keep their room however much is said
+        figure.layout.height += _LINE * max(0, len(lines) - _FREE)
     return figure
 
 

@@ -8,12 +8,13 @@ sharing saves is counted in runs without a model for samples, on a real one for 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from core.machine import processor_name
 from core.workload.paper_blocks import blocks
 from core.workload.paper_figure2 import figure2
 from core.workload.paper_sharing import sharing
 from core.workload.paper_table1 import table1
 
-__all__ = ["REPRODUCTIONS", "blocks", "figure2", "sharing", "table1"]
+__all__ = ["REPRODUCTIONS", "blocks", "figure2", "record", "sharing", "table1"]
 
 REPRODUCTIONS: Mapping[str, Callable[..., Any]] = {
     "table1": table1,
@@ -21,3 +22,8 @@ REPRODUCTIONS: Mapping[str, Callable[..., Any]] = {
     "sharing": sharing,
     "blocks": blocks,
 }
+
+
+def record(result: Any, command: str) -> dict[str, Any]:
+    """A result's plain values with what repeats it, and the machine on which it was made."""
+    return {**result.to_json(), "command": command, "machine": processor_name()}

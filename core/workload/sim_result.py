@@ -150,6 +150,7 @@ class SimulationResult:
         cancelled: whether it was stopped before its end; everything is as far as it came.
         refusals: the first ones; `summary.refused` counts all.
         assumptions: what the modelled times rest on.
+        command: a line that repeats it, "" where nobody knows one.
     """
 
     workload: str
@@ -163,6 +164,7 @@ class SimulationResult:
     refusals: tuple[Refusal, ...]
     assumptions: tuple[Assumption, ...]
     cancelled: bool = False
+    command: str = ""
 
     def assumption_texts(self, lang: str = "en") -> list[str]:
         """The assumptions as sentences."""
@@ -227,4 +229,5 @@ def _result(plain: dict[str, Any]) -> SimulationResult:
         refusals=tuple(Refusal(r["number"], r["code"], r["values"]) for r in plain["refusals"]),
         assumptions=assumptions,
         cancelled=plain["cancelled"],
+        command=str(plain.get("command", "")),
     )

@@ -66,6 +66,7 @@ class Simulation:
         record: keep a trace, for small workloads.
         max_points: bounds the series (see `TimeAverages`).
         assumptions: what the caller took for granted, to stand with the result.
+        command: a line that repeats the run, to stand with the result.
 
     Raises:
         ConfigError: settings that exclude each other, or a workload too large for a trace.
@@ -84,11 +85,13 @@ class Simulation:
         record: bool = False,
         max_points: int = 600,
         assumptions: SequenceOf[Assumption] = (),
+        command: str = "",
     ) -> None:
         self.workload = workload
         self.cost = cost = replace(cost, kv_cache_dtype=config.kv_cache_dtype)
         self._system = system
         self._given = tuple(assumptions)
+        self._command = command
         self._unlimited = unlimited
         self._requests = workload.requests[:limit]
         self._rate_scale = rate_scale
@@ -349,6 +352,7 @@ class Simulation:
             refusals=tuple(self._refusals),
             assumptions=(*self.cost.assumptions(), *self._given, *self._assumptions()),
             cancelled=cancelled,
+            command=self._command,
         )
 
     def _assumptions(self) -> list[Assumption]:

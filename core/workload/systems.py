@@ -14,6 +14,7 @@ from core.errors import ConfigError
 __all__ = ["DEFAULT_BLOCK_SIZE", "SYSTEMS", "system_config"]
 
 DEFAULT_BLOCK_SIZE = 16
+_MOST_BLOCKS = 1 << 24  # that `EngineConfig` takes
 _ORCA = {"allocator": "contiguous", "placement": "buddy", "batching": "continuous"}
 # Orca (SOSP'23, section 6.1) is continuous batching over regions placed by a buddy allocator: as
 # long as any answer could be, as the next power of two of this one, or as this one really is.
@@ -63,7 +64,8 @@ def system_config(
     size = DEFAULT_BLOCK_SIZE if block_size is None else block_size
     check_number("block_size", size, 1, 1024)
     if num_slots is not None:
-        check_number("num_slots", num_slots, 2 * size, 1 << 34)
+        blocks_of = 1 if chosen["allocator"] == "contiguous" else size
+        check_number("num_slots", num_slots, 2 * size, (_MOST_BLOCKS - 1) * blocks_of)
     null = int(chosen.get("semantics", "v1") == "v1")  # "v1" keeps block 0 for itself
     if chosen["allocator"] == "contiguous":
         slots = num_slots if num_slots is not None else memory_slots

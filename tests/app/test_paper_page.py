@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from app import paper
 from core.exec.attention_sweep import AttentionSweep
+from core.machine import processor_name
 from core.text import LANGUAGES, sentence
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +48,11 @@ def test_every_part_opens_recorded_and_says_by_which_command(lang: str) -> None:
     text = html(page)
     for name in ("figure2", "sharing", "blocks"):
         assert sentence(f"app.paper.part_{name}", lang) in text
-        assert f"glassblock simulate --paper {name} --json" in text
+        assert f"glassblock simulate --paper {name}" in text
+    for name in ("figure2", "blocks"):
+        record = recorded(name)
+        assert record["command"] == f"glassblock simulate --paper {name}"
+        assert record["machine"] and record["machine"] in text
     assert len(figures(page)) == 3
     assert "app.paper" not in text and "paper.note" not in text
     assert sentence("app.paper.no_recording", lang) not in text
@@ -100,7 +105,7 @@ def test_a_part_is_run_again_and_says_so(monkeypatch: Any) -> None:
     page.run()
     page.run()
     assert not page.exception
-    assert sentence("app.paper.made_here", "en") in html(page)
+    assert sentence("app.paper.made_here", "en", machine=processor_name()) in html(page)
     assert "123" in figures(page)[0]["layout"]["title"]["subtitle"]["text"]
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
+from dataclasses import asdict
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app import sim_runs, tasks
+from app import cli_simulate, sim_runs, tasks
+from app.cli import make_parser
+from app.sim_command import told_as_one
 from app.sim_runs import Job, Limits, Part, Plan
 from app.sim_sets import PoolRun, ResultSet, open_set, pool_curves, shipped, system_run
 from app.theme import LOOKS
@@ -20,6 +25,7 @@ from core.errors import GlassblockError, LimitError, WorkloadError
 from core.exec.cost_model import CostModel
 from core.text import LANGUAGES, sentence
 from core.workload import synthetic
+from core.workload.sim_result import SimulationResult
 from core.workload.synthetic import Recipe
 from core.workload.systems import SYSTEMS, system_config
 
@@ -88,12 +94,16 @@ def make_set(*systems: str, **changes: Any) -> ResultSet:
 
 def test_it_opens_with_a_recorded_set_and_says_that_it_is_modelled() -> None:
     page = painted()
-    assert "OPT-13B on NVIDIA A100 40 GB" in html(page)
+    for words in ("OPT-13B, float16, 1 x NVIDIA A100 40 GB", "not measured", "400, poisson"):
+        assert words in html(page)
+    assert "Repeat: glassblock simulate --workload synthetic" in html(page)
     assert sentence("app.sim.recorded", "en") in page.pills(key="gbx_sim_chosen").options[0]
     assert len(page.get("plotly_chart")) == 6
     for item in page.get("plotly_chart"):
         figure = json.loads(item.proto.spec)
-        assert "modelled" in figure["layout"]["title"]["subtitle"]["text"]
+        subtitle = figure["layout"]["title"]["subtitle"]["text"].replace("<br>", " ")
+        assert subtitle.startswith("Modelled, not measured: ShareGPT-like (400, poisson, 2/s")
+        assert "roofline" in subtitle and "--system paged" in subtitle
         assert figure["layout"]["meta"]["kind"] == "modelled"
     assert len(page.get("bidi_component")) == 6  # each with its export buttons
 
@@ -121,6 +131,75 @@ def test_a_run_is_kept_and_shown_and_a_second_one_can_stand_beside_it() -> None:
     again(page)
     assert f"1 · {sentence('app.sim.system_paged', 'en')}" in html(page)
     assert f"2 · {sentence('app.sim.system_paged', 'en')}" in html(page)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gbx_sim_source": "alpaca", "gbx_sim_caching": True, "gbx_sim_semantics": "paper"},
+        {"gbx_sim_source": "own", "gbx_sim_caching": False, "gbx_sim_hardware": "l4",
+         "gbx_sim_shape": "llama-3.1-8b"},
+    ],
+)  # fmt: skip
+def test_the_command_beside_a_result_makes_the_same_run(settings: dict[str, Any]) -> None:
+    page = painted()
+    for key, value in settings.items():
+        page.selectbox(key=key).set_value(value)
+        again(page)
+    source = settings.get("gbx_sim_source", "sharegpt")
+    page.number_input(key=f"gbx_sim_count_{source}").set_value(9)
+    if source == "own":
+        page.selectbox(key="gbx_sim_arrivals").set_value("bursty")
+        page.number_input(key="gbx_sim_shared_prefix").set_value(32)
+        page.number_input(key="gbx_sim_block_size").set_value(8)
+    page.pills(key="gbx_sim_systems").set_value(["paged", "orca-max"])
+    again(page)
+    found = simulated(page).session_state["gbx_sim_kept"][0].found
+    for result in found.results:
+        repeat(result)
+    one = told_as_one([result.command for result in found.results])
+    # Contiguous memory refuses to be asked for prefix caching, so it has a line of its own then.
+    assert one.count("glassblock simulate") == 1 + ("gbx_sim_caching" in settings)
+    assert one.endswith("orca-max") and ("--system paged|orca-max" in one or "; " in one)
+    assert one in unescape(html(page))
+
+
+def repeat(result: SimulationResult) -> None:
+    """Runs the result's command and compares everything but the time that it took."""
+    options = make_parser().parse_args(shlex.split(result.command)[1:])
+    other = cli_simulate._simulation(vars(options)).run()
+    assert other.config == result.config and other.source == result.source
+    mine, theirs = asdict(result.summary), asdict(other.summary)
+    assert mine | {"wall_seconds": 0} == theirs | {"wall_seconds": 0}
+    costs = [
+        {a.code: a.values for a in one.assumptions if a.code in ("hardware", "model", "efficiency")}
+        for one in (result, other)
+    ]
+    assert costs[0] == costs[1]
+
+
+def test_the_command_beside_a_files_result_makes_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "prompt,output\n30,10\nbroken\n40,20\n50,5\n"
+    (tmp_path / "my file.csv").write_text(text)
+    page = painted()
+    page.selectbox(key="gbx_sim_source").set_value("file")
+    again(page)
+    page.toggle(key="gbx_sim_skip").set_value(True)
+    page.number_input(key="gbx_sim_limit").set_value(2)
+    page.file_uploader(key="gbx_sim_file").upload("my file.csv", text.encode(), "text/csv")
+    page.pills(key="gbx_sim_systems").set_value(["paged"])
+    (result,) = simulated(again(page)).session_state["gbx_sim_kept"][0].found.results
+    assert result.summary.finished == 2 and "--retime 2" in result.command
+    monkeypatch.chdir(tmp_path)
+    repeat(result)
+
+
+def test_the_shipped_results_bear_commands_that_make_them() -> None:
+    for result in shipped()[0].results:
+        repeat(result)
 
 
 def test_a_sweep_adds_the_chart_of_concurrency_against_pool_size() -> None:

@@ -7,6 +7,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from app.sim_command import simulate_command
 from app.sim_runs import Limits, Part, Plan, start
 from core.capacity.hardware import find_hardware
 from core.capacity.shapes import find_shape
@@ -27,7 +28,7 @@ def main() -> None:
     out = parser.parse_args().out
     workload = synthetic.make(replace(synthetic.PRESETS["sharegpt"], count=400), "ShareGPT-like")
     cost = CostModel(find_hardware("a100-40gb"), find_shape("opt-13b"))
-    parts = [Part(system, _config(system, _SLOTS)) for system in _SYSTEMS]
+    parts = [Part(name, _config(name, _SLOTS), command=_command(name)) for name in _SYSTEMS]
     parts += [
         Part(system, _config(system, round(_SLOTS * share)), is_pool=True)
         for system in _SYSTEMS
@@ -48,6 +49,17 @@ def main() -> None:
 
 def _config(system: str, slots: int) -> EngineConfig:
     return system_config(system, num_slots=slots, max_model_len=2048)
+
+
+def _command(system: str) -> str:
+    """What makes one of these runs by itself."""
+    return simulate_command(
+        {
+            "workload": "synthetic", "preset": "sharegpt", "requests": 400,
+            "hardware": "a100-40gb", "model_shape": "opt-13b", "num_slots": _SLOTS,
+            "max_model_len": 2048, "system": system,
+        }
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

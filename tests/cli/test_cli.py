@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FIELD = re.compile(r"(?<![\w./-])[a-z]+_[a-z_]+(?![\w./])")  # a field's name, not a file's
 SEQUENCES = ROOT / "tests" / "data" / "vllm_sequences"
 
 
@@ -118,11 +120,26 @@ def test_a_vllm_sequence_is_reproduced_and_a_changed_one_is_named(tmp_path: Path
     [
         (["run"], 2, "Nothing to run"),
         (["run", "--prompt", ""], 2, "empty"),
-        (["run", "--prompt", "x", "--block-size", "0"], 2, "block_size is 0"),
-        (["run", "--prompt", "x", "--max-tokens", "0"], 2, "max_tokens is 0"),
-        (["run", "--prompt", "x", "--num-blocks", "4", "--kv-memory", "1MiB"], 2, "both"),
+        (["run", "--prompt", "x", "--block-size", "0"], 2, "--block-size is 0"),
+        (["run", "--prompt", "x", "--max-tokens", "0"], 2, "--max-tokens is 0"),
+        (
+            ["run", "--prompt", "x", "--num-blocks", "4", "--kv-memory", "1MiB"],
+            2,
+            "--num-blocks and --kv-memory both",
+        ),
         (["run", "--prompt", "x", "--kv-memory", "lots"], 2, "no size"),
-        (["run", "--prompt", "x", "--n", "2", "--beam-width", "2"], 2, "samples or for beams"),
+        (["run", "--prompt", "x", "--n", "2", "--beam-width", "2"], 2, "--n and --beam-width"),
+        (["run", "--prompt", "x", "--stop", ""], 2, "--stop is empty"),
+        (["run", "--prompt", "x", "--n", "0"], 2, "--n is 0"),
+        (["run", "--prompt", "x", "--beam-width", "2", "--semantics", "v1"], 2, "--beam-width 2"),
+        (["run", "--prompt", "x", "--preemption", "swap"], 2, "only in --semantics paper"),
+        (["run", "--prompt", "x", "--watermark", "7"], 2, "--watermark is 7.0"),
+        (
+            ["run", "--prompt", "x", "--allocator", "contiguous", "--prefix-caching"],
+            2,
+            "--prefix-caching needs --allocator paged",
+        ),
+        (["bench", "pool", "--turns", "0"], 2, "--turns must be"),
         (["run", "no-such-scenario"], 2, "the scenarios are"),
         (["run", "tour", "--prompt", "x"], 2, "its own prompts"),
         (["run", "--prompt", "x", "--trace", "no/such/folder/t.jsonl"], 2, "can't be written"),
@@ -135,7 +152,7 @@ def test_a_vllm_sequence_is_reproduced_and_a_changed_one_is_named(tmp_path: Path
         (["replay", "README.md"], 1, "not a glassblock trace"),
         (["verify"], 2, "required"),
         (["frobnicate"], 2, "frobnicate"),
-        (["serve", "--port", "99999"], 2, "port is 99999"),
+        (["serve", "--port", "99999"], 2, "--port is 99999"),
     ],
 )
 def test_bad_input_gets_one_line_on_stderr_and_nothing_on_stdout(
@@ -147,6 +164,8 @@ def test_bad_input_gets_one_line_on_stderr_and_nothing_on_stdout(
     assert done.returncode == code
     assert done.stdout == ""
     assert len(faults) == 1 and words in faults[0], done.stderr
+    names = faults[0].partition("the scenarios are")[0]
+    assert not FIELD.search(names), "a setting is called by its flag"
 
 
 def test_help_names_every_subcommand() -> None:

@@ -17,12 +17,14 @@ from tests.cli.test_cli import ROOT, glassblock
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--systems", "paged"), "two systems at least"),
-        (("--systems", "paged,orca"), "no system orca"),
-        (("--repeat", "0"), "repeat is 0"),
+        (("--systems", "paged"), "--systems names fewer than two"),
+        (("--systems", "paged,orca"), "--systems names orca"),
+        (("--repeat", "0"), "--repeat is 0"),
         (("--waterfall", "--systems", "paged,static"), "leave --systems out"),
-        (("--slots", "3"), "no block of 16"),
-        (("--block-size", "0"), "block_size is 0"),
+        (("--slots", "3"), "--slots 3 holds no block of 16"),
+        (("--slots", "0"), "--slots is 0"),
+        (("--max-num-seqs", "0"), "--max-num-seqs is 0"),
+        (("--block-size", "0"), "--block-size is 0"),
         (("no_such_thing",), "no_such_thing"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from core.machine import processor_name
 from core.workload.sim_result import SimulationResult
-from tests.cli.test_cli import ROOT, glassblock
+from tests.cli.test_cli import FIELD, ROOT, glassblock
 
 SMALL = ("simulate", "--workload", "synthetic", "--requests", "30", "--rate", "20")
 
@@ -79,8 +81,23 @@ def test_a_lengths_file_goes_through_and_its_result_and_trace_are_kept(tmp_path:
         (("--workload", "synthetic", "--system", "static", "--num-blocks", "unlimited"), "paged"),
         (("--workload", "nowhere.csv"), "nowhere.csv"),
         (("--workload", "README.md", "--rate", "3"), "--rate goes with"),
-        (("--workload", "synthetic", "--limit", "0"), "limit"),
-        (("--workload", "synthetic", "--utilisation", "7"), "utilisation"),
+        (("--workload", "synthetic", "--limit", "0"), "--limit is 0"),
+        (("--workload", "synthetic", "--utilisation", "7"), "--utilisation is 7"),
+        (("--workload", "synthetic", "--requests", "0"), "--requests is 0"),
+        (("--workload", "synthetic", "--prompt-mean", "0"), "--prompt-mean is 0"),
+        (("--workload", "synthetic", "--prompt-mean", "5000"), "--max-total 2048"),
+        (("--workload", "synthetic", "--rate-scale", "0"), "--rate-scale is 0"),
+        (("--workload", "synthetic", "--gpus", "0"), "--gpus is 0"),
+        (("--workload", "synthetic", "--dtype", "fp8"), "--dtype fp8"),
+        (("--workload", "synthetic", "--max-num-seqs", "0"), "--max-num-seqs is 0"),
+        (("--workload", "synthetic", "--num-slots", "1"), "--num-slots is 1"),
+        (
+            ("--workload", "synthetic", "--system", "static", "--num-slots", "99999999"),
+            "--num-slots is 99999999",
+        ),
+        (("--workload", "synthetic", "--seed", "-1"), "--seed is -1"),
+        (("--paper", "figure2", "--requests", "0"), "--requests is 0"),
+        (("--paper", "figure2", "--requests", "3"), "With --requests 3"),
         (("--workload", "synthetic", "--out", "no/such/place.json"), "no/such/place.json"),
     ],
 )
@@ -90,6 +107,38 @@ def test_a_wrong_word_gets_one_line_that_names_it(arguments: tuple[str, ...], wo
     assert done.stdout == ""
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
+    assert not FIELD.search(done.stderr), "a setting is called by its flag"
+
+
+def test_a_rate_of_drawn_arrivals_bears_its_own_flag(tmp_path: Path) -> None:
+    file = tmp_path / "few.csv"
+    file.write_text("prompt,output\n40,10\n")
+    done = glassblock("simulate", "--workload", str(file), "--retime", "0")
+    assert done.returncode == 2 and "--retime is 0" in done.stderr
+
+
+def test_a_refused_request_names_flags_and_the_command_repeats_the_run(tmp_path: Path) -> None:
+    (tmp_path / "few.csv").write_text("prompt,output,arrival\n40,10,0\n900,10,0.5\n")
+    options = ("simulate", "--workload", "few.csv", "--num-blocks", "20", "--block-size", "8")
+    done = glassblock(*options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "enlarge --num-blocks" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("repeat: ")]
+    first = json.loads(glassblock(*options, "--json", cwd=tmp_path).stdout)
+    words = shlex.split(line.removeprefix("repeat: glassblock "))
+    second = json.loads(glassblock(*words, "--json", cwd=tmp_path).stdout)
+    for answer in (first, second):
+        del answer["summary"]["wall_seconds"]
+    assert first == second and first["command"] == line.removeprefix("repeat: ")
+
+
+def test_a_papers_record_says_what_repeats_it_and_on_what_it_was_made(tmp_path: Path) -> None:
+    out = tmp_path / "table1.json"
+    done = glassblock("simulate", "--paper", "table1", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert record["command"] == "glassblock simulate --paper table1"
+    assert record["machine"] == processor_name() and record["rows"]
 
 
 def test_an_interrupted_run_prints_what_it_has() -> None:
@@ -135,4 +184,4 @@ def test_the_place_of_a_papers_result_is_looked_at_before_the_work(tmp_path: Pat
 
 def test_blocks_of_no_slots_are_refused() -> None:
     done = glassblock(*SMALL, "--block-size", "0")
-    assert done.returncode == 2 and "block_size is 0" in done.stderr
+    assert done.returncode == 2 and "--block-size is 0" in done.stderr
