@@ -105,7 +105,8 @@ def _report(report: Report, name: str, say: Say, lang: str) -> None:
             f"<p>{escape(say('lab.bench_with', settings=settings))}</p>"
             f"<p>{escape(say('lab.bench_scale'))}</p>{_charts(report, say, lang)}</div>"
         )
-        about = [measured, say("lab.bench_with", settings=settings), report.command]
+        about = [measured, say("lab.bench_with", settings=settings), say("lab.bench_scale"),
+                 *report.notes, report.command]  # fmt: skip
         look = LOOKS[theme_name()]
         svg = sheet(report, f"glassblock bench: {title}", about, look, say, lang)
         picture(svg, csv_text(report), f"lab_bench_{_safe(report.bench)}", say)

@@ -97,7 +97,8 @@ class Report:
         """As a table: medians with their range, and how ours compares."""
         lines = [f"{self.bench}: {_pairs(self.machine)}", _pairs(self.settings)]
         names = max((len(f"{row.name}, {row.unit}") for row in self.rows), default=0)
-        width = max(20, *(len(way) + 2 for way in self.ways))
+        figures = [_cell(s) for row in self.rows for s in row.figures.values()]
+        width = max(20, *(len(text) + 2 for text in (*self.ways, *figures)))
         lines.append(" " * names + "".join(f"{way:>{width}}" for way in self.ways))
         for row in self.rows:
             cells = (_cell(row.figures.get(way)) for way in self.ways)
