@@ -112,7 +112,8 @@ def draw(report: Report, row: Row, look: Look, say: Say, lang: str) -> Drawing:
     ours, most = report.ways[0], max(s.high for s in row.figures.values()) or 1.0
     name = spoken(row.name.partition(": ")[2] or row.name, lang)
     unit = spoken(row.unit, lang)
-    turns = max(spread.turns for spread in row.figures.values())
+    counts = sorted({spread.turns for spread in row.figures.values()})
+    turns = counts[0] if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
     under = say("lab.bench_under", unit=unit, better=direction(row, say),
                 kind=spoken(row.kind, lang), turns=turns).strip(" ·")  # fmt: skip
     parts = [

@@ -83,7 +83,7 @@ def test_a_drawing_says_in_words_what_it_shows() -> None:
     report = made()
     words = draw(report, report.rows[0], LOOK, say("en"), "en").words
     assert words == (
-        "append, µs · less is better · measured, 3 turns. "
+        "append, µs · less is better · measured, 1–3 turns. "
         "ours: 1 (0.5–2) µs. theirs: 4 µs. ours 4 x better"
     )
 
