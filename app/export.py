@@ -33,7 +33,11 @@ _SAVED = ("png", "svg", "csv")
 
 
 def chart(
-    figure: go.Figure, key: str, say: Say, controls: Callable[[], None] | None = None
+    figure: go.Figure,
+    key: str,
+    say: Say,
+    controls: Callable[[], None] | None = None,
+    repeat: str = "",
 ) -> None:
     """Draws the figure in a card.
 
@@ -42,13 +46,14 @@ def chart(
         key: of this chart on its page: letters, digits and `_`; also the saved files' name.
         say: words in the visitor's language.
         controls: paints widgets at the top of the card.
+        repeat: a command that makes the figure's numbers again; saved with the picture.
     """
     target = f"gbx_chart_{key}"
     with st.container(key=f"gbx-figure-{key}"):
         if controls is not None:
             controls()
         st.plotly_chart(figure, key=target, theme=None, config={"displayModeBar": False})
-        _buttons(figure, target, key, say)
+        _buttons(figure, target, key, say, repeat)
 
 
 def picture(svg: str, table: str, key: str, say: Say) -> None:
@@ -74,12 +79,12 @@ def copy_button(text: str, key: str, say: Say) -> None:
     _mount({"text": text}, key, "", say, kinds=("copy",))
 
 
-def _buttons(figure: go.Figure, target: str, key: str, say: Say) -> None:
+def _buttons(figure: go.Figure, target: str, key: str, say: Say, repeat: str) -> None:
     title = figure.layout.title
     data = {
         "target": target,
         "title": _bare(title.text),
-        "source": _bare(title.subtitle.text),
+        "source": " ".join(filter(None, (_bare(title.subtitle.text), repeat))),
         "csv": csv_text(figure),
         "ground": LOOKS[theme_name()].ground,
     }

@@ -5,6 +5,7 @@ not know Streamlit's state, nor how a fork is run.
 """
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any, Literal
 
 from app.comparing import Lane
@@ -77,7 +78,9 @@ def _changes(source: Lane, config: EngineConfig, changes: Changes, speak: Say) -
         parts.append(speak("cmp.fork_change_move", label=label, step=step))
     if changes.add:
         parts.append(speak("cmp.fork_change_add", n=len(changes.add)))
-    return "; ".join(parts) or speak("cmp.fork_change_none")
+    if not parts:
+        return speak("cmp.fork_change_none")
+    return reduce(lambda one, two: speak("cmp.fork_change_two", one=one, two=two), parts)
 
 
 def _settings(config: EngineConfig, speak: Say) -> Mapping[str, str]:

@@ -6,12 +6,13 @@ come from files and visitors: they are escaped here, or made plain by the figure
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import streamlit as st
 
 from app.cards import bullets, table
-from app.export import chart
+from app.export import chart, copy_button
 from app.figures import sweeps, systems
 from app.figures.frame import Words
 from app.sim_command import told_as_one
@@ -54,8 +55,8 @@ def about(results: Sequence[SimulationResult], say: Say) -> list[str]:
         sizes = {r.summary.slots for r in group if r.summary.slots is not None}
         slots = "–".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)})) if sizes else "∞"
         line = say("sim.source_line", workload=workload, slots=slots, cost=cost)
-        command = told_as_one([r.command for r in group])
-        lines.append(f"{line} {say('sim.repeat', command=command)}" if command else line)
+        is_known = any(result.command for result in group)
+        lines.append(f"{line} {say('sim.repeated_by')}" if is_known else line)
     return lines
 
 
@@ -87,36 +88,56 @@ def show_results(entries: Sequence[Entry], sets: Sequence[ResultSet], say: Say, 
     """
     lines = about([entry.result for entry in entries], say)
     st.html(_table(entries, lines, say))
+    repeat = told_as_one([entry.result.command for entry in entries])
+    if repeat:
+        with st.container(key="gbx-sim-repeat", horizontal=True, vertical_alignment="center"):
+            text = f"{escape(say('sim.repeat'))} <code>{escape(repeat)}</code>"
+            st.html(f'<div class="gbx-about">{text}</div>', width="stretch")
+            # What is shown has bars between systems, which a shell would take for pipes.
+            lines_of = dict.fromkeys(filter(None, (entry.result.command for entry in entries)))
+            copy_button("\n".join(lines_of), "gbx_sim_copy", say)
     refused = [line for entry in entries for line in _refusals(entry, say, lang)]
     if refused:
         st.html(f'<div class="gbx-note" role="note">{bullets(refused)}</div>')
-    _charts(entries, sets, " | ".join(lines[:2]), say)
+    _charts(entries, sets, " | ".join(lines[:2]), repeat, say)
     _assumptions(entries, sets, say, lang)
 
 
-def _charts(entries: Sequence[Entry], sets: Sequence[ResultSet], source: str, say: Say) -> None:
+def _charts(
+    entries: Sequence[Entry], sets: Sequence[ResultSet], source: str, repeat: str, say: Say
+) -> None:
     look, words = LOOKS[theme_name()], words_of(say)
     runs = [system_run(entry.result, entry.name) for entry in entries]
     means = {run.name: run.mean for run in runs}
-    chart(systems.bars(means, look, words, about=source, kind="modelled"), "systems", say)
+    chart(
+        systems.bars(means, look, words, about=source, kind="modelled"),
+        "systems",
+        say,
+        repeat=repeat,
+    )
     left, right = st.columns(2, gap="small")
     with left:
         chart(
             systems.concurrency(runs, look, words, about=source, kind="modelled"),
-            "concurrency", say,
+            "concurrency", say, repeat=repeat,
         )  # fmt: skip
-        chart(systems.latency(runs, look, words, about=source, kind="modelled"), "latency", say)
+        chart(
+            systems.latency(runs, look, words, about=source, kind="modelled"),
+            "latency",
+            say,
+            repeat=repeat,
+        )
     with right:
         _memory(entries, runs, say)
         chart(
             systems.throughput(runs, look, words, about=source, kind="modelled"),
-            "throughput", say,
+            "throughput", say, repeat=repeat,
         )  # fmt: skip
     pools = [pool for found in sets for pool in found.pools]
     if pools:
         curves = {system_title(k, say): points for k, points in pool_curves(pools).items()}
         figure = sweeps.pool_sweep(curves, look, words, about=source, kind="modelled")
-        chart(figure, "pools", say)
+        chart(figure, "pools", say, repeat=repeat)
 
 
 def _memory(entries: Sequence[Entry], runs: Sequence[systems.SystemRun], say: Say) -> None:
@@ -135,7 +156,7 @@ def _memory(entries: Sequence[Entry], runs: Sequence[systems.SystemRun], say: Sa
     (source,) = about([entries[place].result], say)
     look = LOOKS[theme_name()]
     figure = systems.memory(runs[place], look, words_of(say), about=source, kind="modelled")
-    chart(figure, "system_memory", say, choose)
+    chart(figure, "system_memory", say, choose, repeat=entries[place].result.command)
 
 
 # -------------------------------------------------------------------------------------- words

@@ -25,6 +25,7 @@ Kind = Literal["measured", "modelled", "derived", "published"]
 
 _HEIGHT = 380
 _TOP, _LINE, _WIDTH = 50, 15, 62  # pixels above the plot, a line of the subtitle, its letters
+_OPENING, _CLOSING = "（“《", "，。；：、）”》"
 _FREE = 2  # lines of the subtitle that a figure's height provides for
 
 
@@ -112,7 +113,11 @@ def _pieces(text: str) -> list[str]:
     """Words with the space behind them; a wide character may stand at a line's end by itself."""
     pieces = [""]
     for letter in text:
+        if letter in _CLOSING and not pieces[-1] and len(pieces) > 1:
+            pieces[-2] += letter  # never at a line's beginning
+            continue
         pieces[-1] += letter
-        if letter == " " or unicodedata.east_asian_width(letter) in "WF":
+        is_wide = unicodedata.east_asian_width(letter) in "WF"
+        if letter == " " or (is_wide and letter not in _OPENING):
             pieces.append("")
     return pieces

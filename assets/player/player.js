@@ -1220,7 +1220,9 @@ export class Fold {
   pagedBreakdown() {
     const { state, layout } = this;
     let reserved = 0;
-    for (const { table, tokens, stored } of state.sequences.values()) {
+    for (const { number, table, tokens, stored } of state.sequences.values()) {
+      const request = state.requests.get(this.facts.sequences[number].request);
+      if (request?.status === "preempted") continue; // its blocks are on their way back
       if (table.length) reserved += Math.max(0, Math.min(tokens - 1, table.length * layout.blockSize) - stored);
     }
     const owned = (this.usableBlocks - state.numFree) * layout.blockSize;

@@ -123,7 +123,7 @@ def breakdown(snapshot: Snapshot, finals: Mapping[str, int] | None = None) -> Br
     reserved = sum(
         _reserved(sequence.stored, len(sequence.token_ids), len(sequence.table) * block_size)
         for sequence in snapshot.sequences.values()
-        if sequence.table
+        if sequence.table and not _gives_back(snapshot, sequence.request_id)
     )
     owned = snapshot.num_owned * block_size
     cached = snapshot.num_cached_free * block_size
@@ -136,6 +136,11 @@ def breakdown(snapshot: Snapshot, finals: Mapping[str, int] | None = None) -> Br
         hole=0,
         free=snapshot.num_usable * block_size - owned - cached,
     )
+
+
+def _gives_back(snapshot: Snapshot, request_id: str) -> bool:
+    """Whether the request was preempted and its blocks are still on their way back."""
+    return snapshot.requests[request_id].status == "preempted"
 
 
 def _reserved(stored: int, known: int, capacity: int) -> int:

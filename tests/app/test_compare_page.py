@@ -186,7 +186,7 @@ def test_a_fork_says_of_what_it_is_one_after_which_step_and_what_changed(lang: s
         sentence("app.cmp.fork_change_add", lang, n=1),
     }  # fmt: skip
     head, _, tail = title.partition(": " if lang == "en" else "：")
-    assert past in head and str(step) in head and set(tail.split("; ")) == changed
+    assert past in head and str(step) in head and set(re.split("; |；", tail)) == changed
     assert title in text and sentence("app.cmp.past_recorded", lang) in text
     assert sentence("app.cmp.from_live", lang) not in text
 

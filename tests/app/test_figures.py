@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.figures import charts
+from app.figures import charts, frame
 from app.figures.look import PARTS
 from app.shown import recorded, recorded_names
 from app.theme import LOOKS, ThemeName
@@ -22,6 +22,13 @@ def words(key: str) -> str:
 def run_of(name: str) -> tuple[Trace, list[StepMetrics]]:
     trace = recorded(name).trace
     return trace, series(trace)
+
+
+def test_a_line_of_the_source_begins_with_no_closing_mark_and_ends_with_no_opening_one() -> None:
+    text = "模拟值，并非实测：经真实的调度器与分配器（成本模型为屋顶线），" * 6
+    lines = frame._wrapped(text)
+    assert len(lines) > 3 and "".join(lines) == text
+    assert not any(line[0] in "，。；：）" or line[-1] in "（“" for line in lines)
 
 
 @pytest.mark.parametrize("name", recorded_names())

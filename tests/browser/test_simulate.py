@@ -55,7 +55,8 @@ def test_every_chart_saves_as_svg_png_and_csv(site: Site, scheme: Any, tmp_path:
             root = ElementTree.parse(drawing).getroot()
             assert root.tag == f"{SVG}svg"
             assert float(root.attrib["width"]) == pytest.approx(box["width"], abs=1)
-            assert "modelled" in (root.findtext(f"{SVG}desc") or "")
+            desc = root.findtext(f"{SVG}desc") or ""
+            assert "Modelled, not measured" in desc and "glassblock simulate" in desc
             text = drawing.read_text(encoding="utf-8")
             assert text.count("<path") > 5 and "127.0.0.1" not in text
             _check_references(root)

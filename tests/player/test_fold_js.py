@@ -120,6 +120,13 @@ def test_what_a_step_took_back_from_a_victim_counts_nowhere(name: str, tmp_path:
     assert {step: bars[step] for step in ended} == ended
 
 
+@pytest.mark.parametrize("name", RUNS)
+def test_no_part_of_the_memory_is_ever_negative(name: str) -> None:
+    """Not even while a victim's blocks are on their way back."""
+    for position, state in enumerate(python_states(run_named(name))):
+        assert min(state["breakdown"]) >= 0, f"after {position} events: {state['breakdown']}"
+
+
 @pytest.mark.parametrize("name", ["taken_back", "given_up"])
 def test_these_runs_take_tokens_back(name: str) -> None:
     events = list(run_named(name).events)
