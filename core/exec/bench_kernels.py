@@ -3,8 +3,9 @@
 Before anything is timed, the CPU kernels must equal the reference on fresh random data, with every
 slot that no token was written to and every output poisoned. Then one layer's decode, in compiled
 loops that read blocks where they lie and in torch's operators that gather them, takes turns with
-fused attention over the same contexts lying contiguously, and with a plain copy of memory. Bytes are derived from the shapes (K and V of every context, read once); times are measured.
-On a GPU the Triton kernels have their own command, `python -m tests.gpu` in the source tree.
+fused attention over the same contexts lying contiguously, and with a plain copy of memory. Bytes
+are derived from the shapes (K and V of every context, read once); times are measured. On a GPU the
+Triton kernels have their own command, `python -m tests.gpu` in the source tree.
 """
 
 import random
