@@ -28,12 +28,13 @@ __all__ = [
     "usable", "write_kv",
 ]  # fmt: skip
 
-# Below so many products of a query with a key, waking a second thread costs more than it saves.
-_MIN_PAIRS = 1500
+# Below so many products of a query with a key, sharing out costs more than it saves.
+_MIN_PAIRS = 3000
 _NO_WINDOW = 1 << 60
-# numba's own pool, the one layer that is there on every platform and sleeps between calls instead
-# of spinning against torch's threads. It serves one caller at a time.
-numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]
+# numba's threads that wait as torch's do, ready for the next call. Its own pool, the layer that is
+# left where there is no OpenMP, sleeps between calls and takes longer to wake than a step's work.
+_QUICK_LAYERS = ("omp", "tbb")
+# One step at a time: two that both want every thread would only wait for each other.
 _one_caller = threading.Lock()
 
 
@@ -119,7 +120,7 @@ def paged_attention(
         decodes.tables, decodes.lengths, decodes.rows,
         np.float32(scale), sliding_window or _NO_WINDOW, np.float32(softcap or 0), _array(out),
     )  # fmt: skip
-    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    threads = min(torch.get_num_threads(), _most_threads())
     if threads == 1 or decodes.tokens * query.shape[1] < _MIN_PAIRS:
         decode(*inputs)
     else:
@@ -156,6 +157,23 @@ def rotate_heads(heads: Tensor, cos: Tensor, sin: Tensor, turned: int) -> None:
         turned: heads that turn.
     """
     rotate(_array(heads), _array(cos.contiguous()), _array(sin.contiguous()), turned)
+
+
+@cache
+def _most_threads() -> int:
+    """How many of numba's threads to use: 1 where they are slow to answer."""
+    with _one_caller:
+        _start_threads()
+    return numba.get_num_threads() if numba.threading_layer() in _QUICK_LAYERS else 1
+
+
+@numba.njit(parallel=True, cache=True)
+def _start_threads() -> int:
+    """Some work for all threads, after which numba knows which kind it has."""
+    count = 0
+    for number in numba.prange(64):
+        count += number
+    return count
 
 
 @cache

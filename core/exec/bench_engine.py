@@ -204,7 +204,8 @@ def run_ours(
     """One turn of our engine, with or without its trace; None is blocks for all jobs at once."""
     config = EngineConfig(
         block_size=_BLOCK_SIZE,
-        num_blocks=blocks_for(jobs, len(jobs)) if blocks is None else blocks,
+        # One more: the first block of "v1" holds no token.
+        num_blocks=1 + (blocks_for(jobs, len(jobs)) if blocks is None else blocks),
         max_num_batched_tokens=_BUDGET,
         max_num_seqs=len(jobs),
     )

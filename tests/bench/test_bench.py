@@ -17,7 +17,7 @@ from core.bench.report import Report, Row, Spread, in_turns
 from core.errors import BenchError
 from core.exec import bench_engine, bench_kernels
 from core.exec.model import LoadedModel, from_parts
-from kernels import torch_paged
+from kernels import numba_paged, torch_paged
 from tests.exec.tiny_models import CONFIGS, VOCAB, build
 
 
@@ -63,7 +63,8 @@ def test_the_kernels_bench_checks_and_then_measures(capsys: pytest.CaptureFixtur
     assert [row["name"].partition(" tokens")[0] for row in plain["rows"]] == [
         "1 x 4,096", "1 x 4,096", "16 x 128", "16 x 128",
     ]  # fmt: skip
-    assert all(len(row["figures"]) == 3 for row in plain["rows"])
+    ways = {"glassblock, compiled", "glassblock, torch", "torch, contiguous", "copy of memory"}
+    assert all(set(row["figures"]) == ways for row in plain["rows"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -79,6 +80,17 @@ def test_a_kernel_that_reads_an_unwritten_slot_is_found(monkeypatch: pytest.Monk
         return right(tables + 1 - 2 * (tables > 0), *others)
 
     monkeypatch.setattr(torch_paged, "make_groups", wrong)
+    with pytest.raises(BenchError, match="nothing was measured"):
+        bench_kernels.check_kernels(torch.float32, 1)
+
+
+def test_a_compiled_loop_that_reads_a_wrong_block_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = numba_paged.make_decodes
+
+    def wrong(tables: torch.Tensor, *others: Any) -> Any:
+        return right(tables + 1 - 2 * (tables > 0), *others)
+
+    monkeypatch.setattr(numba_paged, "make_decodes", wrong)
     with pytest.raises(BenchError, match="nothing was measured"):
         bench_kernels.check_kernels(torch.float32, 1)
 
@@ -107,6 +119,16 @@ def test_the_engines_bench_compares_four_ways() -> None:
         assert all(spread.median > 0 for spread in row.figures.values()), row.name
     assert "transformers, static" in report.text()
     assert set(report.plain()["rows"][0]["gains"]) == set(report.ways[1:])
+
+
+def test_more_requests_than_a_batch_has_rows_wait_in_the_same_memory() -> None:
+    plain, loaded = _small("llama")
+    jobs = bench_engine.workload(loaded.info.vocab_size, requests=5, longest=20)
+    report = bench_engine.bench_engine(loaded, plain, jobs, batch=2, turns=1)
+    longest = max(len(job.prompt) for job in jobs) + max(job.count for job in jobs)
+    slots = report.settings["slots"]
+    assert 2 * longest <= slots < 2 * longest + 16
+    assert report.settings["rows of a static batch"] == 2
 
 
 def test_other_tokens_than_generates_are_not_measured() -> None:
