@@ -1,8 +1,8 @@
 """Paged decode attention as its paper tells it: walk a sequence's block table, block by block.
 
 numba compiles these loops for the processor. Nothing is gathered: keys and values are read where
-they lie in the pool, once for all query heads that share them. Sequences need nothing of each other, nor
-do KV heads, so threads can share them out.
+they lie in the pool, once for all query heads that share them. Sequences need nothing of each
+other, nor do KV heads, so threads can share them out.
 
 Scores are kept in powers of two (the scale takes log2(e) in), as in the Triton kernels. It checks
 nothing: `kernels.dispatch` does.

@@ -10,7 +10,8 @@ start on a machine pays for it.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -120,12 +121,11 @@ def paged_attention(
         decodes.tables, decodes.lengths, decodes.rows,
         np.float32(scale), sliding_window or _NO_WINDOW, np.float32(softcap or 0), _array(out),
     )  # fmt: skip
-    threads = min(torch.get_num_threads(), _most_threads())
-    if threads == 1 or decodes.tokens * query.shape[1] < _MIN_PAIRS:
+    threads = torch.get_num_threads()
+    if threads == 1 or decodes.tokens * query.shape[1] < _MIN_PAIRS or not _quick_threads():
         decode(*inputs)
     else:
-        with _one_caller:
-            numba.set_num_threads(threads)
+        with _own_threads(threads):
             decode_threaded(*inputs)
     return out
 
@@ -159,17 +159,31 @@ def rotate_heads(heads: Tensor, cos: Tensor, sin: Tensor, turned: int) -> None:
     rotate(_array(heads), _array(cos.contiguous()), _array(sin.contiguous()), turned)
 
 
-@cache
-def _most_threads() -> int:
-    """How many of numba's threads to use: 1 where they are slow to answer."""
+@contextmanager
+def _own_threads(threads: int) -> Iterator[None]:
+    """One caller has numba's threads, as many as torch has; torch keeps its number."""
     with _one_caller:
-        _start_threads()
-    return numba.get_num_threads() if numba.threading_layer() in _QUICK_LAYERS else 1
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            # NOTE: OpenMP may be one and the same library for both, and numba tells it its number.
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+
+
+@cache
+def _quick_threads() -> bool:
+    """Whether numba's threads answer quickly here."""
+    with _own_threads(torch.get_num_threads()):
+        _start_threads()  # then numba knows which kind it has
+    layer: str = numba.threading_layer()  # type: ignore[attr-defined]
+    return layer in _QUICK_LAYERS
 
 
 @numba.njit(parallel=True, cache=True)
 def _start_threads() -> int:
-    """Some work for all threads, after which numba knows which kind it has."""
+    """A little work for all threads."""
     count = 0
     for number in numba.prange(64):
         count += number

@@ -75,6 +75,22 @@ def _with_threads(step: Step, threads: int) -> torch.Tensor:
     return step.attend("numba")
 
 
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_torch_keeps_the_number_of_threads_that_was_chosen(threads: int) -> None:
+    """Both may share one OpenMP, to which numba tells how many threads it wants."""
+    step = Step([1] * 4, [700, 450, 880, 512], block_size=16)
+    before = torch.get_num_threads()
+    numba_paged._quick_threads.cache_clear()
+    torch.set_num_threads(threads)
+    try:
+        step.attend("numba")
+        assert torch.get_num_threads() == threads
+        numba_paged._quick_threads()
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_decodes_are_dealt_out_so_that_every_thread_has_as_much() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
