@@ -95,7 +95,7 @@ def _file_chosen() -> None:
 
 
 def _report(report: Report, name: str, say: Say, lang: str) -> None:
-    title = spoken(f"bench {report.bench}", lang)
+    title = spoken(f"bench {report.bench if name == _OWN else name}", lang)
     machine = _pairs(report.machine, lang)
     settings = _pairs(report.settings, lang)
     measured = say("lab.bench_on", machine=machine)

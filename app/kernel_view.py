@@ -67,9 +67,10 @@ def _about(run: SpeedRun, sweep: Sweep, say: Say) -> str:
 
 
 def _machine(run: SpeedRun, say: Say) -> str:
+    kernel = "numba" if run.backend == "numba" else "torch"
     return say(
-        "lab.machine", model=run.model, dtype=run.dtype, processor=run.processor,
-        threads=run.threads, torch=run.torch, repeats=run.repeats,
+        "lab.machine", model=run.model, dtype=run.dtype, kernel=say(f"lab.kernel_{kernel}"),
+        processor=run.processor, threads=run.threads, torch=run.torch, repeats=run.repeats,
     )  # fmt: skip
 
 

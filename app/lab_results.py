@@ -21,7 +21,7 @@ __all__ = ["COMMAND", "GpuCase", "GpuResult", "benches", "compiled", "gpu_result
 
 COMMAND = "python -m tests.bench.decode_speed --threads 1"
 _FOLDER = Path(__file__).parents[1] / "assets" / "results"
-_BENCHES = ("engine", "pool", "kernels", "simulate", "ui")
+_BENCHES = ("engine", "engine_at_once", "pool", "kernels", "simulate", "ui")
 _log = logging.getLogger("glassblock")
 
 

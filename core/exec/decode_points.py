@@ -108,6 +108,7 @@ class SpeedRun:
     Attributes:
         copy: seconds of one copy of `copied` bytes, which reads and writes that many.
         matmul: seconds of one product of square matrices of `side`.
+        backend: whose attention it is, a name of `kernels.dispatch`.
     """
 
     points: tuple[SpeedPoint, ...]
@@ -121,6 +122,7 @@ class SpeedRun:
     torch: str
     repeats: int
     model: str = MODEL
+    backend: str = "torch"
 
     @property
     def copy_rate(self) -> float:

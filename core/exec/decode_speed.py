@@ -15,6 +15,7 @@ from core.exec.attention_sweep import Shape, prepared
 from core.exec.build import num_threads, use_threads
 from core.exec.decode_points import CASES, HEAD_DIM, HEADS, MODEL, Case, SpeedPoint, SpeedRun, Time
 from core.machine import processor_name
+from kernels.dispatch import choose_backend
 
 __all__ = ["measure"]
 
@@ -67,7 +68,7 @@ def measure(
     return SpeedRun(
         tuple(points), Time.of(turns["copy"]), copied, Time.of(turns["matmul"]), side,
         str(dtype).removeprefix("torch."), processor_name(), num_threads(),
-        str(torch.__version__), repeats,
+        str(torch.__version__), repeats, backend=choose_backend("auto", "cpu", dtype),
     )  # fmt: skip
 
 
