@@ -18,9 +18,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     run = measure(repeats=asked.repeats, threads=asked.threads)
-    print(
-        f"{run.model}, {run.dtype}, {run.backend}, {run.processor}, {run.threads} threads, torch {run.torch}"
-    )
+    machine = f"{run.processor}, {run.threads} threads, torch {run.torch}"
+    print(f"{run.model}, {run.dtype}, {run.backend}, {machine}")
     print(f"copy {run.copy_rate / 1e9:.1f} GB/s, matmul {run.matmul_rate / 1e9:.0f} GFLOP/s")
     for point in run.points:
         case, time = point.case, point.time
