@@ -1,5 +1,6 @@
 """The README is a promise: its commands, numbers of files and pictures are checked here."""
 
+import json
 import re
 import subprocess
 import sys
@@ -40,3 +41,15 @@ def test_every_glassblock_command_of_the_readme_parses() -> None:
 def test_every_picture_and_file_that_the_readme_names_is_there() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_the_speed_that_the_readme_tells_is_the_recorded_one() -> None:
+    told = " ".join(README.split("## How fast it is")[1].split("## ")[0].split())
+    for name in ("bench_engine", "bench_engine_at_once"):
+        path = ROOT / "assets" / "results" / f"{name}.json"
+        row = json.loads(path.read_text(encoding="utf-8"))["rows"][0]
+        ours = row["figures"]["glassblock, trace on"]["median"]
+        assert f"{ours:.0f}" in told
+        for way in ("transformers, continuous", "transformers, static"):
+            gain = ours / row["figures"][way]["median"]
+            assert f"{gain:.1f}" in told, (name, way)

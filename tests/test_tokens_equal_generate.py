@@ -100,13 +100,15 @@ def _run(
     config: EngineConfig,
     asked: list[tuple[list[int], SamplingParams]],
     stagger: int = 0,
+    backend: Any = "auto",
 ) -> Engine:
     """Runs the requests, checks the trace, and returns the idle engine.
 
     Args:
         stagger: steps between one request's arrival and the next's.
+        backend: attention kernels.
     """
-    engine = build_engine(loaded, config)
+    engine = build_engine(loaded, config, backend=backend)
     for ids, params in asked:
         (request, *_) = engine.add_request(ids, params)
         assert request.finish_reason != "rejected", request.error
@@ -198,6 +200,16 @@ def test_fifty_prompts_in_a_small_v1_pool(
     chunks = [event for event in engine.events if isinstance(event, ev.RequestScheduled)]
     assert max(len(ids) for ids, _ in _expected()) > budget  # so a prompt comes in chunks
     assert len({e.seq_id for e in chunks if e.kind == "prefill"}) == 50
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "numba"])
+@pytest.mark.model
+@pytest.mark.slow
+def test_fifty_prompts_do_not_depend_on_the_backend(backend: str) -> None:
+    plain, loaded = _real()
+    config = EngineConfig(block_size=8, num_blocks=800, max_num_seqs=50)
+    engine = _run(loaded, config, _greedy(_expected()), backend=backend)
+    _compare(plain, engine, _expected())
 
 
 @pytest.mark.model

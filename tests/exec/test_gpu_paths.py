@@ -176,12 +176,14 @@ def test_tokens_do_not_depend_on_the_backend_over_fifty_prompts() -> None:
     _, loaded = pair("llama")
     texts = prompts(50, seed=9, longest=16)
     found: dict[str, list[list[int]]] = {}
-    for backend in ("reference", "torch", "triton"):
+    counts = {"reference": 12, "torch": 12, "numba": 12, "triton": 2}  # its interpreter is slow
+    for backend, count in counts.items():
         config = EngineConfig(block_size=5, num_blocks=400, max_num_seqs=50)
         engine = Engine(config, ModelRunner(loaded, config, backend=backend), NoText())  # type: ignore[arg-type]
         for text in texts:
-            engine.add_request(text, SamplingParams(max_tokens=2))
+            engine.add_request(text, SamplingParams(max_tokens=count))
         list(engine.run())
         found[backend] = [list(output.outputs[0].token_ids) for output in engine.outputs()]
-    assert found["reference"] == found["torch"] == found["triton"]
+    assert found["reference"] == found["torch"] == found["numba"]
+    assert [tokens[:2] for tokens in found["reference"]] == found["triton"]
     assert len({tuple(tokens) for tokens in found["torch"]}) > 10
