@@ -11,6 +11,7 @@ import os
 import shutil
 import struct
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
@@ -30,6 +31,7 @@ from core.exec.attention import ATTENTION_NAME
 from core.exec.gguf_reading import gguf_read_once
 from core.exec.kv_tensors import KVShape
 from core.exec.tokenizer import TextCodec
+from kernels.dispatch import has_compiled
 from kernels.fp8 import FP8
 
 __all__ = [
@@ -146,12 +148,22 @@ def load_model(
         faithful.check_config(source.name, config)
         chosen = _dtype(dtype, place, config, tell)
         tell("load")
+        compiling = _compile_beside(chosen, place)
         tokenizer = _tokenizer(source)
         model = _weights(source, config, chosen).to(place).eval()
+        compiling.join()
     tell("check")
     loaded = from_parts(model, tokenizer, name=source.name)
     tell("ready")
     return loaded
+
+
+def _compile_beside(dtype: torch.dtype, place: torch.device) -> threading.Thread:
+    """Makes the CPU's loops ready while weights are read, which takes about as long."""
+    needed = dtype if place.type == "cpu" else None
+    thread = threading.Thread(target=has_compiled, args=(needed,), daemon=True)
+    thread.start()
+    return thread
 
 
 def from_parts(model: Any, tokenizer: Any, *, name: str = "model") -> LoadedModel:
