@@ -19,7 +19,7 @@ from typing import Any
 from core.bench.report import Report, Row, Spread, machine
 from core.capacity.hardware import HARDWARE
 from core.capacity.shapes import SHAPES, kv_memory
-from core.errors import BenchError
+from core.errors import BenchError, GlassblockError
 from core.exec.cost_model import CostModel
 from core.workload.loading import load_workload
 from core.workload.simulate import Simulation
@@ -89,7 +89,7 @@ def bench_simulate(
         tell: called with the share done.
 
     Raises:
-        BenchError: a figure that must be exact is not.
+        BenchError: a simulation ended with an error, or a figure that must be exact is not.
     """
     cases = [("azure" if azure else "synthetic", azure, "memory")]
     if mooncake:
@@ -151,12 +151,17 @@ def _child(file: str, pool: str, limit: int) -> dict[str, Any]:
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         capture_output=True,
         text=True,
-        check=True,
     )
+    if done.returncode:
+        detail = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise BenchError("bench_simulation", file=Path(file).name or "synthetic", detail=detail)
     plain: dict[str, Any] = json.loads(done.stdout)
     return plain
 
 
 if __name__ == "__main__":
     _file, _system, _pool, _limit = sys.argv[1:]
-    print(json.dumps(run(_file, _system, _pool, int(_limit))))
+    try:
+        print(json.dumps(run(_file, _system, _pool, int(_limit))))
+    except GlassblockError as fault:
+        sys.exit(fault.sentence())

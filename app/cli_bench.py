@@ -18,6 +18,9 @@ from core.errors import ConfigError
 
 __all__ = ["add_bench"]
 
+_COUNTS = (
+    "turns", "requests", "longest", "batch", "threads", "cases", "copied", "limit", "steps",
+)  # fmt: skip
 _Bench = Callable[[argparse.Namespace, str, Callable[[float], None]], Report]
 
 
@@ -31,24 +34,37 @@ def add_bench(commands: Any) -> None:
         "--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto"
     )
     engine.add_argument("--threads", type=int, help="of torch (default: as measured at start)")
-    engine.add_argument("--requests", type=int, default=48)
+    engine.add_argument("--requests", type=int, default=48, help="how many (default: 48)")
     engine.add_argument(
-        "--batch", type=int, default=16, help="rows of a static batch; its memory is everybody's"
+        "--batch", type=int, default=16,
+        help="rows of a static batch; its memory is everybody's (default: 16)",
+    )  # fmt: skip
+    engine.add_argument(
+        "--longest", type=int, default=128, help="tokens wanted at most (default: 128)"
     )
-    engine.add_argument("--longest", type=int, default=128, help="tokens wanted at most")
     engine.add_argument("--no-check", action="store_true", help="don't compare tokens before")
     pool = _kind(kinds, "pool", _pool, 15, "one operation of pool, manager, scheduler, and vLLM's")
-    pool.add_argument("--share", type=float, default=1.0, help="of the usual operations a turn")
+    pool.add_argument(
+        "--share", type=float, default=1.0,
+        help="of the usual operations a turn, above 0 up to 1 (default: 1)",
+    )  # fmt: skip
     kernels = _kind(kinds, "kernels", _kernels, 15, "decode attention's bandwidth, and a copy's")
-    kernels.add_argument("--cases", type=int, help="only the first cases")
+    kernels.add_argument("--cases", type=int, help="only so many cases (default: all)")
     kernels.add_argument("--threads", type=int, help="of torch (default: as torch chooses)")
-    kernels.add_argument("--copied", type=int, default=64, help="MiB of the plain copy")
+    kernels.add_argument(
+        "--copied", type=int, default=64, help="MiB of the plain copy (default: 64)"
+    )
     simulate = _kind(kinds, "simulate", _simulate, 1, "seconds and memory of the simulator")
-    simulate.add_argument("--azure", default="", metavar="FILE", help="Azure conversation trace")
-    simulate.add_argument("--mooncake", default="", metavar="FILE", help="Mooncake trace")
-    simulate.add_argument("--limit", type=int, default=0, help="only so many requests")
+    simulate.add_argument(
+        "--azure", default="", metavar="FILE",
+        help="Azure conversation trace (default: a synthetic workload)",
+    )  # fmt: skip
+    simulate.add_argument(
+        "--mooncake", default="", metavar="FILE", help="Mooncake trace too (default: without)"
+    )
+    simulate.add_argument("--limit", type=int, help="only so many requests (default: all)")
     ui = _kind(kinds, "ui", _ui, 5, "opening the page and clicking, in Chromium")
-    ui.add_argument("--steps", type=int, default=30, help="clicks")
+    ui.add_argument("--steps", type=int, default=30, help="clicks (default: 30)")
 
 
 def _kind(kinds: Any, name: str, bench: _Bench, turns: int, words: str) -> Any:
@@ -64,12 +80,7 @@ def _kind(kinds: Any, name: str, bench: _Bench, turns: int, words: str) -> Any:
 
 
 def _run(name: str, bench: _Bench, options: argparse.Namespace) -> int:
-    for option in ("turns", "requests", "longest", "batch", "threads", "cases", "copied", "steps"):
-        value = getattr(options, option, None)
-        if value is not None and value < 1:
-            raise ConfigError("bench_turns", name=option, value=value)
-    if options.out is not None and not options.out.resolve().parent.is_dir():
-        raise ConfigError("bench_out", file=str(options.out))
+    _check(options)
     report = bench(options, _command(name, options), partial(_tell, name))
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
@@ -78,6 +89,23 @@ def _run(name: str, bench: _Bench, options: argparse.Namespace) -> int:
         report.save(options.out)
         print(f"glassblock: result: {options.out}", file=sys.stderr)
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuses what can't be measured before anything is loaded."""
+    for option in _COUNTS:
+        value = getattr(options, option, None)
+        if value is not None and value < 1:
+            raise ConfigError("bench_turns", name=option, value=value)
+    share = getattr(options, "share", 1.0)
+    if not 0 < share <= 1:
+        raise ConfigError("bench_share", value=share)
+    for option in ("azure", "mooncake"):
+        file = getattr(options, option, "")
+        if file and not Path(file).is_file():
+            raise ConfigError("bench_file", name=option, file=file)
+    if options.out is not None and not options.out.resolve().parent.is_dir():
+        raise ConfigError("bench_out", file=str(options.out))
 
 
 def _command(name: str, options: argparse.Namespace) -> str:
@@ -150,7 +178,7 @@ def _simulate(options: argparse.Namespace, command: str, tell: Callable[[float],
     return bench_simulate(
         azure=options.azure,
         mooncake=options.mooncake,
-        limit=options.limit,
+        limit=options.limit or 0,
         turns=options.turns,
         command=command,
         notes=options.note,

@@ -18,6 +18,8 @@ from core.machine import processor_name
 
 __all__ = ["Report", "Row", "Spread", "in_turns", "machine", "short"]
 
+_SPEEDS = frozenset({"s", "ms", "us", "GB/s", "a second", "a processor second"})
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -94,7 +96,7 @@ class Report:
         return plain
 
     def text(self) -> str:
-        """As a table: medians with their range, and how ours compares."""
+        """As a table: medians with their range, and under a peer's how ours compares with it."""
         lines = [f"{self.bench}: {_pairs(self.machine)}", _pairs(self.settings)]
         names = max((len(f"{row.name}, {row.unit}") for row in self.rows), default=0)
         figures = [_cell(s) for row in self.rows for s in row.figures.values()]
@@ -102,9 +104,11 @@ class Report:
         lines.append(" " * names + "".join(f"{way:>{width}}" for way in self.ways))
         for row in self.rows:
             cells = (_cell(row.figures.get(way)) for way in self.ways)
-            words = "; ".join(filter(None, (self._word(row, way) for way in self.ways[1:])))
             title = f"{row.name}, {row.unit}"
-            lines.append(f"{title:{names}}{''.join(f'{c:>{width}}' for c in cells)}  {words}")
+            lines.append(f"{title:{names}}{''.join(f'{cell:>{width}}' for cell in cells)}")
+            words = "".join(f"{self._word(row, way):>{width}}" for way in self.ways[1:])
+            if words.strip():
+                lines.append(f"{'':{names}}{'ours:':>{width}}{words}")
         return "\n".join([*filter(None, lines), *self.notes])
 
     def save(self, path: Path) -> None:
@@ -116,9 +120,8 @@ class Report:
         gain = row.gain(self.ways[0], way)
         if gain is None:
             return ""
-        words = ("faster", "slower") if row.unit.endswith(("s", "second")) else ("better", "worse")
-        times = f"{gain:.2f} x {words[0]}" if gain >= 1 else f"{1 / gain:.2f} x {words[1]}"
-        return f"{times} than {way}"
+        words = ("faster", "slower") if row.unit in _SPEEDS else ("better", "worse")
+        return f"{gain:.2f} x {words[0]}" if gain >= 1 else f"{1 / gain:.2f} x {words[1]}"
 
 
 def in_turns(

@@ -148,6 +148,29 @@ def test_the_simulators_bench_runs_a_tenth_beside_the_whole(
     assert requests["its first tenth"]["median"] == 4
 
 
+def test_a_workload_that_cannot_be_read_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "torn.csv"
+    file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,many,44\n")
+    assert main(["bench", "simulate", "--azure", str(file)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "line 2" in said.err
+
+
+def test_the_table_says_under_each_peer_how_ours_compares() -> None:
+    figures = {"ours": Spread.of([2.0]), "it": Spread.of([3.0]), "none": Spread.of([1.0])}
+    rows = (Row("append", "us", "less", figures), Row("sent", "bytes", "less", figures))
+    text = Report("pool", "", {}, {}, tuple(figures), rows).text()
+    head, first, under, _, last = text.splitlines()[1:]
+    assert under.index("1.50 x faster") + 13 == head.index("it") + 2
+    assert under.endswith("2.00 x slower")
+    assert "1.50 x better" in last
+    assert max(map(len, (first, under, last))) == len(head)
+
+
 def test_without_a_browser_one_sentence_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +187,10 @@ def test_without_a_browser_one_sentence_says_what_is_missing(
     [
         (["pool", "--turns", "0"], "turns must be at least 1"),
         (["engine", "--threads", "0"], "threads must be at least 1"),
+        (["pool", "--share", "0"], "share must be above 0"),
+        (["pool", "--share", "nan"], "share must be above 0"),
+        (["simulate", "--limit", "0"], "limit must be at least 1"),
+        (["simulate", "--azure", "nowhere.csv"], "nowhere.csv is no file"),
         (["pool", "--out", "nowhere/at/all.json"], "its folder is not there"),
     ],
 )
