@@ -188,7 +188,7 @@ def _counts(step: DecodeStep, found: Traffic, kinds: Mapping[int | None, Traffic
         say("lab.programs_line", programs=found.num_programs, seqs=len(step.sequences),
             kv_heads=heads.num_kv_heads, splits=found.splits),
         say("lab.turns_line", turns=found.num_turns, tile=found.tile, lanes=found.idle_lanes),
-        say("lab.blocks_line", blocks=found.blocks_touched, visits=found.block_reads),
+        _visits(found, say),
         say("lab.group_line", heads=heads.num_heads, kv_heads=heads.num_kv_heads,
             group=heads.group, dim=heads.head_dim, dtype=heads.stored),
     ]  # fmt: skip
@@ -200,6 +200,13 @@ def _counts(step: DecodeStep, found: Traffic, kinds: Mapping[int | None, Traffic
         facts.append(say("lab.others_line", tokens=step.other_tokens))
     head = say("lab.counts_head", layers=layers).split("|")
     return table(facts, head, rows)
+
+
+def _visits(found: Traffic, say: Say) -> str:
+    """How many blocks are read, and whether sequences read the same ones."""
+    if found.block_reads == found.blocks_touched:
+        return say("lab.blocks_apart", blocks=found.blocks_touched)
+    return say("lab.blocks_line", blocks=found.blocks_touched, visits=found.block_reads)
 
 
 def _bars(shown: Shown, step: DecodeStep, found: Traffic, say: Say) -> None:

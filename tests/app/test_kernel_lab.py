@@ -76,6 +76,20 @@ def test_times_are_those_of_the_record_and_the_limit_is_derived() -> None:
     assert run.processor in drawn["layout"]["title"]["subtitle"]["text"].replace("<br>", " ")
 
 
+def test_blocks_are_said_to_be_shared_only_where_they_are() -> None:
+    page = painted()
+    apart, shared = (sentence(f"app.lab.{name}", "en") for name in ("blocks_apart", "blocks_line"))
+    tails = [text.rpartition(": ")[2] for text in (apart, shared)]
+    assert [tail in html(page) for tail in tails] == [True, False]
+    page.selectbox("gbx_lab_run").select("06_beam_of_four").run()
+    assert [tail in html(page) for tail in tails] == [False, True]
+
+
+def test_a_curve_within_one_power_of_ten_has_labels_beside_it() -> None:
+    for name in ("block_size", "batch", "context"):
+        assert figure(painted(), name)["layout"]["yaxis"]["dtick"] == "D2"
+
+
 def test_the_roofline_names_each_roof_as_measured_or_published() -> None:
     drawn = figure(painted(), "roof")
     roofs = [c for c in drawn["data"] if c["mode"] == "lines"]
