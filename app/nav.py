@@ -161,6 +161,8 @@ _SHEET = """
 .st-key-gbx-tabs [data-testid="stPageLink"] a p{font-size:14px;color:var(--gbx-muted);
   white-space:nowrap;font-weight:400}
 .st-key-gbx-tabs [data-testid="stPageLink"] a:hover p{color:var(--gbx-text)}
+.st-key-gbx-tabs [data-testid="stPageLink"] a:focus-visible{
+  outline:2px solid var(--gbx-accent)!important;outline-offset:-2px;border-radius:6px}
 .st-key-gbx-tabs [class*="st-key-gbx-tab-on"] a{border-bottom-color:var(--gbx-accent)}
 .st-key-gbx-tabs [class*="st-key-gbx-tab-on"] a p{font-weight:650;color:var(--gbx-text)}
 @media (max-width:760px){

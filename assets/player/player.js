@@ -3663,6 +3663,7 @@ class Player extends Playback {
     this.recall();
     this.build();
     this.go(this.position, { still: true });
+    if (this.position !== (options.start ?? 0)) this.settle(); // a place from before a remount
   }
 
   /** The last position. */
@@ -3700,6 +3701,7 @@ class Player extends Playback {
     if (sameWords && sameKind) this.applyLook();
     else this.build();
     this.go(this.position, { still: true });
+    if (before.isLive && !options.isLive) this.settle(); // it moved along without a hand
   }
 
   grow(bytes) {

@@ -63,6 +63,15 @@ def test_the_header_stays_one_row_when_the_model_is_ready(site: Site) -> None:
         assert transport is not None and transport["y"] + transport["height"] <= 720
 
 
+def test_the_keyboard_shows_which_page_it_is_about_to_open(site: Site) -> None:
+    with site.visit() as page:
+        link = page.locator(".st-key-gbx-tabs a").nth(1)
+        page.locator(".st-key-gbx-tabs a").first.focus()
+        page.keyboard.press("Tab")
+        ring = link.evaluate("a => [a.matches(':focus-visible'), getComputedStyle(a).outlineStyle]")
+        assert ring == [True, "solid"]
+
+
 def test_the_transport_is_seen_without_scrolling(site: Site) -> None:
     with site.visit() as page:
         box = page.locator(".gb-transport").bounding_box()
@@ -114,6 +123,8 @@ def test_a_scenario_runs_live_to_its_end_and_its_trace_can_be_kept(
         assert trace.header.measured and "SmolLM2" in trace.header.model["name"]
         events = int(page.locator(".gb").get_attribute("data-event") or -1)
         assert events == len(trace.events)  # the player followed the head
+        last = sentence("app.mem.at_step", "en", step=trace.num_steps)
+        page.get_by_text(last).wait_for()  # and the page knows where it stands
         page.locator(".st-key-gbx_open button").first.click()
         page.locator("input[type=file]").set_input_files(tmp_path / "live.jsonl.gz")
         page.get_by_text("· opened file ·").wait_for()
