@@ -14,6 +14,7 @@ and block tables again as they then are, and the Triton kernels leave out blocks
 so that a wrong table can't read foreign memory. Faults are plain `ValueError`s.
 """
 
+import importlib
 import importlib.util
 import os
 from collections.abc import Sequence
@@ -135,12 +136,10 @@ def choose_backend(
 
 def has_compiled(dtype: torch.dtype | None) -> bool:
     """Whether the loops of backend "numba" can be had for a dtype; compiles them when they can."""
-    if dtype not in COMPILED_DTYPES or importlib.util.find_spec("numba") is None:
+    if dtype not in COMPILED_DTYPES or not _has_numba():
         return False
-    try:
-        from kernels import numba_paged
-    except ImportError:  # a numba that doesn't know this NumPy yet says so like that
-        return False
+    from kernels import numba_paged
+
     return numba_paged.usable(dtype)
 
 
@@ -495,6 +494,8 @@ def _check_layer(
 ) -> None:
     checks.check_caches(key_cache, value_cache, plan.cache_shape, plan.backend)
     checks.check_scales(key_cache, scales)
+    if plan.backend == "numba":
+        _check_loops(key_cache.dtype)
     if plan.debug:
         num_blocks, block_size = plan.cache_shape
         checks.check_range("slot_mapping", plan.slot_mapping, num_blocks * block_size, lowest=-1)
@@ -520,17 +521,39 @@ def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+def _has_numba() -> bool:
+    return importlib.util.find_spec("numba") is not None and _imports_numba()
+
+
+@cache
+def _imports_numba() -> bool:
+    """Whether the loops can be imported; asked once, as a failing import is slow."""
+    try:
+        importlib.import_module("kernels.numba_paged")
+    except Exception:
+        # Of any kind: a numba made for another NumPy, a damaged library, a setting that numba
+        # refuses, no folder to keep compiled code in. Torch can do the work.
+        return False
+    return True
+
+
 def _check_numba(device: str, cache_dtype: torch.dtype | None) -> None:
     if device != "cpu":
         raise ValueError(f"backend 'numba' runs on a CPU, the tensors are on {device}: take 'auto'")
-    if cache_dtype is not None and cache_dtype not in COMPILED_DTYPES:
-        raise ValueError(
-            f"backend 'numba' has no loops for a cache of {cache_dtype}: take backend 'torch'"
-        )
-    if not has_compiled(cache_dtype or torch.float32):
+    if cache_dtype is not None:
+        _check_loops(cache_dtype)
+    # Without a dtype nothing is compiled: a step must not wait for loops that it won't run.
+    if not (_has_numba() if cache_dtype is None else has_compiled(cache_dtype)):
         raise ValueError(
             "backend 'numba' needs the package numba, one that runs with this NumPy: "
             "install it or take backend 'torch'"
+        )
+
+
+def _check_loops(cache_dtype: torch.dtype) -> None:
+    if cache_dtype not in COMPILED_DTYPES:
+        raise ValueError(
+            f"backend 'numba' has no loops for a cache of {cache_dtype}: take backend 'torch'"
         )
 
 

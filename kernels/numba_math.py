@@ -6,6 +6,9 @@ working on many numbers at once; `exp2` here is plain arithmetic instead. All el
 
 `COMPILE` holds the options of every kernel: sums may be taken in any order, which is what lets the
 processor add several products at once. NaN goes through, so that a wrong read shows.
+
+numba looks at no other file when it decides whether kept code is old: after a change here, delete
+the `.nbi` files beside this one, or the loops go on with the old arithmetic.
 """
 
 from collections.abc import Callable

@@ -9,6 +9,7 @@ on it. Compiled code is kept beside these files (or in the user's cache folder),
 start on a machine pays for it.
 """
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,9 @@ _NO_WINDOW = 1 << 60
 _QUICK_LAYERS = ("omp", "tbb")
 # One step at a time: two that both want every thread would only wait for each other.
 _one_caller = threading.Lock()
+# Whether this process is the fork of another. It has none of that one's threads, and OpenMP ends
+# a fork that asks for them.
+_forked = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,8 @@ def paged_attention(
         np.float32(scale), sliding_window or _NO_WINDOW, np.float32(softcap or 0), _array(out),
     )  # fmt: skip
     threads = torch.get_num_threads()
-    if threads == 1 or decodes.tokens * query.shape[1] < _MIN_PAIRS or not _quick_threads():
+    few = threads == 1 or decodes.tokens * query.shape[1] < _MIN_PAIRS
+    if few or _forked or not _quick_threads():
         decode(*inputs)
     else:
         with _own_threads(threads):
@@ -172,12 +177,24 @@ def _own_threads(threads: int) -> Iterator[None]:
                 torch.set_num_threads(threads)
 
 
+def _note_fork() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
 @cache
 def _quick_threads() -> bool:
     """Whether numba's threads answer quickly here."""
-    with _own_threads(torch.get_num_threads()):
-        _start_threads()  # then numba knows which kind it has
-    layer: str = numba.threading_layer()  # type: ignore[attr-defined]
+    try:
+        with _own_threads(torch.get_num_threads()):
+            _start_threads()  # then numba knows which kind it has
+        layer: str = numba.threading_layer()  # type: ignore[attr-defined]
+    except Exception:  # a layer that was asked for and isn't here: one thread needs none
+        return False
     return layer in _QUICK_LAYERS
 
 
@@ -200,13 +217,23 @@ def usable(dtype: torch.dtype) -> bool:
         dtype: float32 or bfloat16.
     """
     try:
-        return all(_trial(dtype, tokens) for tokens in (24, 1 + _MIN_PAIRS))
-    except (numba.core.errors.NumbaError, OSError, RuntimeError, TypeError, ValueError):
+        return all(
+            _trial(dtype, tokens, alone)
+            for tokens in (24, 1 + _MIN_PAIRS)
+            for alone in (False, True)
+        )
+    except Exception:  # of any kind: a processor that LLVM lacks, damaged or unwritable kept code
         return False
 
 
-def _trial(dtype: torch.dtype, length: int) -> bool:
-    """One sequence of a length and a short one, written and attended to here and in plain torch."""
+def _trial(dtype: torch.dtype, length: int, alone: bool) -> bool:
+    """One sequence of a length and a short one, written and attended to here and in plain torch.
+
+    Args:
+        dtype: of all tensors.
+        length: of the longer sequence.
+        alone: q, k and v don't lie side by side; numba compiles that apart.
+    """
     size, heads, kv_heads, dim = 16, 4, 2, 16
     lengths = [length, 5]
     each = -(-length // size)
@@ -221,6 +248,8 @@ def _trial(dtype: torch.dtype, length: int) -> bool:
     joint = divided_by_rms(random(2, (heads + 2 * kv_heads) * dim), 1e-5).view(2, -1, dim)
     rotate_heads(joint, *_angles(dim, dtype), heads + kv_heads)
     query, key, value = torch.split(joint, [heads, kv_heads, kv_heads], dim=1)
+    if alone:
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     slots = torch.stack([table[(n - 1) // size] * size + (n - 1) % size
                          for table, n in zip(tables, lengths, strict=True)])  # fmt: skip
     write_kv(key, value, caches[0], caches[1], slots)

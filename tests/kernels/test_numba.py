@@ -1,7 +1,12 @@
 """What the compiled CPU kernels promise beside the reference's numbers."""
 
 import math
+import os
+import pickle
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +18,20 @@ from kernels.numba_math import COMPILE, exp2, load, store, tanh
 from tests.kernels.steps import STEPS, Step
 
 OPTIONS = {**COMPILE, "cache": False}
+ROOT = Path(__file__).parents[2]
+# For a process of its own: a step that is worth several threads, and what it must give.
+PREAMBLE = """
+import os, threading, torch
+from kernels import dispatch, numba_decode, numba_paged, numba_rows
+from tests.kernels.steps import Step
+torch.set_num_threads(1)
+step = Step([1] * 6, [900, 400, 300, 300, 880, 700], block_size=8)
+wanted = step.attend("reference")
+def is_right(backend="numba"):
+    return torch.allclose(step.attend(backend), wanted, atol=1e-5)
+assert dispatch.has_compiled(torch.float32)
+torch.set_num_threads(2)
+"""
 
 
 @njit(**OPTIONS)
@@ -189,3 +208,136 @@ def test_loops_that_give_other_numbers_are_not_used(monkeypatch: pytest.MonkeyPa
         assert not numba_paged.usable(torch.float32)
     finally:
         numba_paged.usable.cache_clear()
+
+
+def in_new_process(code: str, **environment: str) -> None:
+    """Runs it to its end, which must be a good one."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("fault", ["OSError", "AttributeError", "RuntimeError", "SystemError"])
+def test_a_numba_that_fails_to_load_leaves_the_work_to_torch(fault: str, tmp_path: Path) -> None:
+    """RuntimeError is what numba says where there is no folder to keep compiled code in."""
+    (tmp_path / "numba").mkdir()
+    (tmp_path / "numba" / "__init__.py").write_text(f"raise {fault}('broken')")
+    code = """
+import torch
+from kernels import dispatch
+assert dispatch.choose_backend("auto", "cpu", torch.float32) == "torch"
+try:
+    dispatch.choose_backend("numba", "cpu", torch.float32)
+except ValueError as error:
+    assert "needs the package numba" in str(error)
+else:
+    raise SystemExit("not refused")
+"""
+    in_new_process(code, PYTHONPATH=str(tmp_path))
+
+
+@pytest.mark.parametrize("fault", [EOFError, pickle.UnpicklingError, OSError, AssertionError])
+def test_damaged_kept_code_leaves_the_work_to_torch(
+    fault: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*arguments: object) -> None:
+        raise fault("kept code")
+
+    monkeypatch.setattr(numba_paged, "write_slots", damaged)
+    numba_paged.usable.cache_clear()
+    try:
+        assert dispatch.choose_backend("auto", "cpu", torch.float32) == "torch"
+    finally:
+        numba_paged.usable.cache_clear()
+
+
+@pytest.mark.parametrize("layer", ["tbb", "rubbish"])
+def test_a_kind_of_threads_that_is_not_here_costs_only_time(layer: str) -> None:
+    in_new_process(PREAMBLE + "assert is_right()", NUMBA_THREADING_LAYER=layer)
+
+
+def test_numbas_own_pool_is_never_called_by_two_at_once() -> None:
+    code = """
+right = []
+def again():
+    torch.set_num_threads(2)
+    right.extend(is_right() for _ in range(20))
+threads = [threading.Thread(target=again) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(right) == 80 and all(right)
+"""
+    in_new_process(PREAMBLE + code, NUMBA_THREADING_LAYER="workqueue")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork a process")
+@pytest.mark.parametrize("layer", ["default", "workqueue"])
+def test_a_fork_attends_without_its_parents_threads(layer: str) -> None:
+    """OpenMP ends a fork that asks for threads which only its parent has."""
+    code = """
+assert is_right()
+child = os.fork()
+if not child:
+    os._exit(0 if is_right() else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert is_right()
+"""
+    in_new_process(PREAMBLE + code, NUMBA_THREADING_LAYER=layer)
+
+
+def test_a_step_compiles_nothing_that_was_not_tried_before() -> None:
+    """A model alone with its tokens hands over other memory than one whose q, k and v are joint."""
+    code = """
+torch.set_num_threads(2)
+numba_paged.usable.cache_clear()
+numba_paged.usable(torch.float32)
+loops = (numba_decode.decode, numba_decode.decode_threaded, numba_rows.write_slots)
+counts = [len(loop.signatures) for loop in loops]
+for lengths in ([900, 400, 300, 300, 880, 700], [3], [5, 9]):
+    step = Step([1] * len(lengths), lengths, block_size=8)
+    joint = torch.randn(len(lengths), 8, 8)
+    apart = [part.contiguous() for part in joint.split([4, 2, 2], dim=1)]
+    for query, key, value in (joint.split([4, 2, 2], dim=1), apart):
+        plan = step.plan("numba")
+        dispatch.write_kv(key, value, step.keys, step.values, plan)
+        dispatch.paged_attention(query, step.keys, step.values, plan, 0.3)
+assert [len(loop.signatures) for loop in loops] == counts
+"""
+    in_new_process(PREAMBLE + code)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_a_cache_without_loops_is_refused_by_the_step_too(dtype: torch.dtype) -> None:
+    step = Step([1, 1], [5, 9], block_size=4, dtype=dtype)
+    with pytest.raises(ValueError, match=r"no loops for a cache of torch\.float"):
+        step.attend("numba")
+    with pytest.raises(ValueError, match=r"no loops for a cache of torch\.float8"):
+        Step([1, 1], [5, 9], block_size=4).to_fp8(per_head=False).attend("numba")
+
+
+def test_a_plan_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows no dtype: a step in bfloat16 must not wait for the loops of float32."""
+    tried: list[torch.dtype] = []
+    monkeypatch.setattr(numba_paged, "usable", tried.append)
+    assert Step([1, 1], [5, 9], block_size=4).plan("numba").backend == "numba"
+    assert not tried
+
+
+def test_a_wrong_table_or_slot_is_refused_in_debug_mode() -> None:
+    step = Step([1, 1], [5, 9], block_size=4)
+    plan = step.plan("numba", debug=True)
+    plan.slot_mapping[0] = 10**7
+    new = torch.zeros(2, 2, 8)
+    with pytest.raises(ValueError, match=r"slot_mapping holds .* 10000000"):
+        dispatch.write_kv(new, new, step.keys, step.values, plan)
+    plan = step.plan("numba", debug=True)
+    plan.block_tables[0, 0] = 10**7
+    with pytest.raises(ValueError, match=r"block_tables holds .* 10000000"):
+        dispatch.paged_attention(step.query, step.keys, step.values, plan, 0.3)
