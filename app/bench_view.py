@@ -32,6 +32,9 @@ from core.errors import GlassblockError
 
 __all__ = ["SHEET", "show"]
 
+# Settings that only the table tells: they follow from the model's name.
+_LONG = {"architecture", "layers", "heads", "kv_heads", "head_dim", "vocab", "max_model_len"}
+_PLAIN = {"name", "processor", "system", "dtype"}  # what needs no word before it
 _OWN = "opened"  # the choice that stands for the visitor's file
 _OWN_KEY, _FAULT_KEY, _CHOICE_KEY = "gbx_lab_bench_own", "gbx_lab_bench_fault", "gbx_lab_bench"
 
@@ -44,9 +47,6 @@ def show(lang: str) -> None:
     if own is not None:
         reports[_OWN] = own[1]
     _choice(reports, say, lang)
-    fault = st.session_state.pop(_FAULT_KEY, None)
-    if isinstance(fault, GlassblockError):
-        nav.note(fault.sentence(lang), is_error=True)
     if not reports:
         nav.note(say("lab.bench_none"))
         return
@@ -76,6 +76,9 @@ def _choice(reports: Mapping[str, Report], say: Say, lang: str) -> None:
                 say("lab.bench_open_help"), ("json",), key="gbx_lab_bench_file",
                 max_upload_size=MOST_BYTES >> 20, on_change=_file_chosen,
             )  # fmt: skip
+            fault = st.session_state.pop(_FAULT_KEY, None)
+            if isinstance(fault, GlassblockError):  # here, as what is behind can't be seen
+                nav.note(fault.sentence(lang), is_error=True)
 
 
 def _file_chosen() -> None:
@@ -96,9 +99,9 @@ def _file_chosen() -> None:
 
 def _report(report: Report, name: str, say: Say, lang: str) -> None:
     title = spoken(f"bench {report.bench if name == _OWN else name}", lang)
-    machine = _pairs(report.machine, lang)
-    settings = _pairs(report.settings, lang)
-    measured = say("lab.bench_on", machine=machine)
+    told = {name: value for name, value in report.settings.items() if name not in _LONG}
+    settings = _pairs({n: v for n, v in told.items() if n not in report.machine}, lang)
+    measured = say("lab.bench_on", machine=_pairs(report.machine, lang))
     with st.container(key="gbx-card-bench"):
         st.html(
             f'<div class="gbx-bench"><h3>{escape(title)}</h3><p>{escape(measured)}</p>'
@@ -116,7 +119,8 @@ def _report(report: Report, name: str, say: Say, lang: str) -> None:
     if name == "kernels":
         nav.note(say("lab.bench_kernels_and_times", command=lab_results.COMMAND))
     with st.expander(say("lab.bench_table")):
-        st.html(_table(report, measured, say, lang))
+        every = say("lab.bench_with", settings=_pairs(report.settings, lang))
+        st.html(_table(report, f"{measured}. {every}.", say, lang))
     if report.command:
         st.html(f'<div class="gbx-title">{escape(say("lab.bench_again"))}</div>')
         st.html(f'<pre class="gbx-bench-command">{escape(report.command)}</pre>')
@@ -157,7 +161,10 @@ def _cells(row: Row, ways: Sequence[str], say: Say) -> list[str]:
 
 
 def _pairs(values: Mapping[str, object], lang: str) -> str:
-    return " · ".join(f"{spoken(name, lang)} {value}" for name, value in values.items())
+    return " · ".join(
+        str(value) if name in _PLAIN else f"{spoken(name, lang)} {value}"
+        for name, value in values.items()
+    )
 
 
 def _safe(name: str) -> str:
