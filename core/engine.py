@@ -131,6 +131,13 @@ class _Group:
     requests: list[Request] = field(default_factory=list)
 
 
+def _longest(config: EngineConfig, runner: RunnerProtocol) -> int:
+    """The longest context where nobody set one: what everybody reserves must fit the memory."""
+    if config.is_contiguous and config.reserve == "max":
+        return config.usable_slots
+    return runner.max_model_len
+
+
 class Engine:
     """A KV-cache engine over one runner.
 
@@ -160,7 +167,7 @@ class Engine:
         title: Mapping[str, str] | None = None,
         first_step: int = 0,
     ) -> None:
-        limit = min(runner.max_model_len, config.max_model_len or runner.max_model_len)
+        limit = min(runner.max_model_len, config.max_model_len or _longest(config, runner))
         self.config = config = replace(config, max_model_len=limit)
         self.runner = runner
         self.codec = codec
