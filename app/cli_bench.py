@@ -104,8 +104,9 @@ def _check(options: argparse.Namespace) -> None:
         file = getattr(options, option, "")
         if file and not Path(file).is_file():
             raise ConfigError("bench_file", name=option, file=file)
-    if options.out is not None and not options.out.resolve().parent.is_dir():
-        raise ConfigError("bench_out", file=str(options.out))
+    out: Path | None = options.out
+    if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
+        raise ConfigError("bench_out", file=str(out))
 
 
 def _command(name: str, options: argparse.Namespace) -> str:

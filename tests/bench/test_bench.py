@@ -191,7 +191,8 @@ def test_without_a_browser_one_sentence_says_what_is_missing(
         (["pool", "--share", "nan"], "share must be above 0"),
         (["simulate", "--limit", "0"], "limit must be at least 1"),
         (["simulate", "--azure", "nowhere.csv"], "nowhere.csv is no file"),
-        (["pool", "--out", "nowhere/at/all.json"], "its folder is not there"),
+        (["pool", "--out", "nowhere/at/all.json"], "name a file, in a folder that is there"),
+        (["pool", "--out", "/"], "name a file, in a folder that is there"),
     ],
 )
 def test_bad_options_are_a_usage_error(
