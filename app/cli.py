@@ -345,6 +345,8 @@ def _check_traceable(engine: "Engine") -> None:
 
 
 def _build(scenario: "Scenario", given: dict[str, Any], tell: "_Progress") -> "Engine":
+    if given.get("backend") == "numba" and scenario.config.kv_cache_dtype == "fp8":
+        raise ConfigError("numba_fp8")  # on any device, so before the model is loaded
     tell.say("loading the model")
     from core.exec.build import build_engine
     from core.exec.model import load_model

@@ -145,6 +145,11 @@ def test_a_vllm_sequence_is_reproduced_and_a_changed_one_is_named(tmp_path: Path
         (["run", "--prompt", "x", "--trace", "no/such/folder/t.jsonl"], 2, "can't be written"),
         (["run", "--prompt", "x", "--model", "no/such/model"], 1, "no/such/model"),
         (["run", "--prompt", "x", "--kv-cache-dtype", "int8"], 2, "'auto', 'fp8'"),
+        (
+            ["run", "--prompt", "x", "--backend", "numba", "--kv-cache-dtype", "fp8"],
+            2,
+            "--backend numba has no loops for --kv-cache-dtype fp8",
+        ),
         (["run", "--prompt", "x", "--device", "tpu"], 1, "no usable device tpu"),
         (["run", "--prompt", "x", "--trace", "x" * 300], 2, "can't be written"),
         (["run", "--prompt", "\udcff"], 2, "UTF-8"),
