@@ -133,9 +133,10 @@ class _Group:
 
 def _longest(config: EngineConfig, runner: RunnerProtocol) -> int:
     """The longest context where nobody set one: what everybody reserves must fit the memory."""
-    if config.is_contiguous and config.reserve == "max":
-        return config.usable_slots
-    return runner.max_model_len
+    if not config.is_contiguous or config.reserve != "max":
+        return runner.max_model_len
+    slots = config.usable_slots
+    return 1 << slots.bit_length() - 1 if config.placement == "buddy" else slots
 
 
 class Engine:

@@ -36,6 +36,18 @@ def test_a_region_is_as_long_as_the_policy_says(reserve: str, length: int) -> No
     assert _lengths(engine) == [length]
 
 
+@pytest.mark.parametrize(
+    ("placement", "length"), [("first_fit", 41), ("best_fit", 41), ("buddy", 32)]
+)
+def test_without_a_limit_the_memory_is_the_longest_context(placement: str, length: int) -> None:
+    """A model's own limit may be far longer than the memory: every request would be refused."""
+    engine = _engine(placement=placement, num_blocks=42, max_model_len=None)
+    assert engine.runner.max_model_len > 41
+    _add(engine, 3, 5)
+    engine.step()
+    assert _lengths(engine) == [length]
+
+
 def test_pow2_never_reserves_past_the_longest_context() -> None:
     engine = _engine(reserve="pow2")
     _add(engine, 10, 5)
