@@ -3849,6 +3849,7 @@ class Player extends Playback {
     root.dataset.event = this.position;
     root.dataset.step = last >= 0 ? this.fold.log.steps.data[last] : 0;
     root.dataset.phase = last >= 0 ? this.fold.log.phases[this.fold.log.phaseOf(last)] : "";
+    root.dataset.live = this.options.isLive ? "true" : "false";
     root.dataset.ready = "true";
     this.markHot();
     this.draw();

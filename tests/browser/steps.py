@@ -72,9 +72,10 @@ def run_own(page: Page, *prompts: str) -> None:
 
 
 def run_over(page: Page) -> None:
-    """Waits for the end of a live run."""
+    """Waits for the end of a live run, and until the player has all of it."""
     page.get_by_text("· live run ·").wait_for(timeout=PATIENCE)
     page.locator(".st-key-gbx_download button").wait_for(timeout=PATIENCE)
+    page.locator('.gb[data-live="false"]').wait_for(timeout=PATIENCE)
     settled(page)
 
 
