@@ -217,7 +217,7 @@ def prepare_buffers(
         within: a larger plan whose buffers this one shares: only one of the two is in use.
 
     Raises:
-        ValueError: the torch backend, which plans a step on the host.
+        ValueError: backend torch or numba, which plans a step on the host.
     """
     chosen = choose_backend(backend, device)
     if chosen in ("torch", "numba"):

@@ -6,23 +6,21 @@ import base64
 import csv
 import json
 import re
-from collections.abc import Iterator
-from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app import bench_drawing, lab_results, models, tasks
+from app import bench_drawing, lab_results, tasks
 from app.bench_drawing import compared, draw, sheet, spoken
-from app.models import ModelHolder
 from app.state import say
 from app.theme import LOOKS
 from core.bench.report import Report, Row, Spread
 from core.errors import LimitError
 from core.text import LANGUAGES, sentence
-from tests.app.fakes import FakeBackend
+from tests.app import painting
+from tests.app.painting import html
 from tests.bench.test_report_file import made
 
 ROOT = Path(__file__).parents[2]
@@ -30,25 +28,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 LOOK = LOOKS["light"]
 
 
-@pytest.fixture(autouse=True)
-def no_model() -> Iterator[None]:
-    before = models.shared()
-    models.install(ModelHolder(lambda tell: FakeBackend()))
-    yield
-    models.install(before)
+pytestmark = pytest.mark.usefixtures("no_model")
 
 
 def painted(lang: str = "en") -> AppTest:
-    page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=60)
-    page.query_params["lang"] = lang
-    page.run()
-    page.switch_page("app_pages/kernels.py").run()
-    assert not page.exception
-    return page
-
-
-def html(page: AppTest) -> str:
-    return unescape("\n".join(str(item.proto.body) for item in page.get("html")))
+    return painting.painted("kernels", lang)
 
 
 def drawings(page: AppTest) -> list[ElementTree.Element]:

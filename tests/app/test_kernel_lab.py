@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from core.exec.decode_speed import measure
 from core.exec.interpreter_check import Check
 from core.text import LANGUAGES, sentence
 from core.trace.events import StepEnded
+from tests.app import painting
+from tests.app.painting import html
 from tests.exec.test_decode_speed import CASES
 
 ROOT = Path(__file__).parents[2]
@@ -30,16 +31,7 @@ pytestmark = pytest.mark.usefixtures("no_model")
 
 
 def painted(lang: str = "en") -> AppTest:
-    page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=60)
-    page.query_params["lang"] = lang
-    page.run()
-    page.switch_page("app_pages/kernels.py").run()
-    assert not page.exception
-    return page
-
-
-def html(page: AppTest) -> str:
-    return unescape("\n".join(str(item.proto.body) for item in page.get("html")))
+    return painting.painted("kernels", lang)
 
 
 def figures(page: AppTest) -> dict[str, dict[str, Any]]:

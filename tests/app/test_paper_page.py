@@ -13,6 +13,7 @@ from app import paper
 from core.exec.attention_sweep import AttentionSweep
 from core.machine import processor_name
 from core.text import LANGUAGES, sentence
+from tests.app import painting
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "assets" / "results"
@@ -26,12 +27,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def painted(lang: str = "en") -> AppTest:
-    page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=60)
-    page.query_params["lang"] = lang
-    page.run()
-    page.switch_page("app_pages/paper.py").run()
-    assert not page.exception
-    return page
+    return painting.painted("paper", lang)
 
 
 def html(page: AppTest) -> str:

@@ -28,6 +28,7 @@ from core.workload import synthetic
 from core.workload.sim_result import SimulationResult
 from core.workload.synthetic import Recipe
 from core.workload.systems import SYSTEMS, system_config
+from tests.app import painting
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60
@@ -35,12 +36,7 @@ pytestmark = pytest.mark.usefixtures("no_model")
 
 
 def painted(lang: str = "en") -> AppTest:
-    page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=PATIENCE)
-    page.query_params["lang"] = lang
-    page.run()
-    page.switch_page("app_pages/simulate.py").run()
-    assert not page.exception
-    return page
+    return painting.painted("simulate", lang)
 
 
 def html(page: AppTest) -> str:

@@ -73,24 +73,19 @@ def test_kernels_that_are_right_pass_the_check(dtype: torch.dtype, seed: int) ->
     bench_kernels.check_kernels(dtype, seed)
 
 
-def test_a_kernel_that_reads_an_unwritten_slot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = torch_paged.make_groups
+@pytest.mark.parametrize(
+    ("module", "planner"), [(torch_paged, "make_groups"), (numba_paged, "make_decodes")]
+)
+def test_a_kernel_that_reads_a_wrong_block_is_found(
+    module: Any, planner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of what it then reads was never written."""
+    right = getattr(module, planner)
 
     def wrong(tables: torch.Tensor, *others: Any) -> Any:
         return right(tables + 1 - 2 * (tables > 0), *others)
 
-    monkeypatch.setattr(torch_paged, "make_groups", wrong)
-    with pytest.raises(BenchError, match="nothing was measured"):
-        bench_kernels.check_kernels(torch.float32, 1)
-
-
-def test_a_compiled_loop_that_reads_a_wrong_block_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = numba_paged.make_decodes
-
-    def wrong(tables: torch.Tensor, *others: Any) -> Any:
-        return right(tables + 1 - 2 * (tables > 0), *others)
-
-    monkeypatch.setattr(numba_paged, "make_decodes", wrong)
+    monkeypatch.setattr(module, planner, wrong)
     with pytest.raises(BenchError, match="nothing was measured"):
         bench_kernels.check_kernels(torch.float32, 1)
 
